@@ -32,7 +32,7 @@ FILE = "wal-agent.toml"
 MAX_FILE = 256 * 1024
 JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 MAX_JOB = 100
-MAX_CRASHES = 16  # that can be counted: as many ends the log's state keeps (wal/state.py, KEEP_ENDS)
+MAX_CRASHES = 16  # that can be counted: as many ends the log's state keeps (wal/state.py, MAX_ENDS)
 APPEND_DEADLINE = 20.0  # seconds; below the hook client's own, which is below the hook's timeout (agents/hook_line.py)
 
 Verb = Literal["checkpoint", "pause", "resume", "drain", "status", "ack"]  # of a control message

@@ -98,25 +98,25 @@ _VALUES = {"read": "adinNptu", "mapfile": "dnOsucC", "readarray": "dnOsucC"}  # 
 
 def redirect_effects(redirects: Iterable[Redirect]) -> list[Classified]:
     """What redirections change, one for each that does."""
-    found = []
+    effects = []
     for r in redirects:
         if r.to is None:
             continue
         text = r.to.text
         if r.op in ("<", "<<<", "<&"):
             if r.op == "<" and is_live_file(text if text is not None else r.to.begins):
-                found.append(_LIVE)
+                effects.append(_LIVE)
         elif r.op in (">&", "&>") and text is not None and re.fullmatch(r"\d+|-|\d+-", text):
             continue
         elif r.op == "<>":
-            found.append(_APPENDS)
+            effects.append(_APPENDS)
         elif text in ("/dev/null", "/dev/stderr", "/dev/stdout") or re.fullmatch(r"/dev/fd/[0-9]", text or ""):
             continue
         elif is_live_file(text if text is not None else r.to.begins):
-            found.append(_DEVICE)
+            effects.append(_DEVICE)
         else:
-            found.append(_APPENDS if r.op in (">>", "&>>") else _WRITES)
-    return found
+            effects.append(_APPENDS if r.op in (">>", "&>>") else _WRITES)
+    return effects
 
 
 def variable_effects(names: Iterable[str]) -> list[Classified]:
@@ -145,10 +145,10 @@ def _valued(letters: str, values: str) -> tuple[str, str, str]:
 def _let(words: Sequence[Word]) -> Classified:
     names: list[str] = []
     for w in words:
-        found = None if w.text is None or _RUNS_LATER.search(w.text) else assigned_names(w.text.encode())
-        if found is None:
+        assigned = None if w.text is None or _RUNS_LATER.search(w.text) else assigned_names(w.text.encode())
+        if assigned is None:
             return _BUILTIN
-        names += found
+        names += assigned
     return _SETS if variable_effects(names) else READS
 
 
@@ -330,9 +330,9 @@ def _classify_call(call: ReadCall, fields: dict[str, object], rules: Rules, expl
     shell = rules.shells.get(tool)
     if shell is None:
         return declared or rules.tools.get(tool, NO_RULE)
-    found = _classify_shell(call, fields, shell, rules, explain)
+    by_text = _classify_shell(call, fields, shell, rules, explain)
     # A project's rule for the shell as such is for the commands that it has no rule for.
-    return declared if declared is not None and found.source == OURS else found
+    return declared if declared is not None and by_text.source == OURS else by_text
 
 
 def classify_command(text: str, rules: Rules) -> Classified:
@@ -374,13 +374,13 @@ def _classify_shell(call: ReadCall, fields: dict[str, object], shell: Shell, rul
     command = fields.get(shell.field)
     folder = next((v for name in FOLDERS if isinstance(v := fields.get(name), str)), "")
     if isinstance(command, str):
-        found = _Parts(call, rules, folder, explain).whole(command)
+        classified = _Parts(call, rules, folder, explain).whole(command)
     elif isinstance(command, list) and command and all(isinstance(w, str) for w in command):
-        found = _Parts(call, rules, folder, explain).words(tuple(Word(w, w) for w in command))
+        classified = _Parts(call, rules, folder, explain).words(tuple(Word(w, w) for w in command))
     else:
         return UNREADABLE
     # A field that we do not know (is_background, additional_permissions) may change what is done.
-    return worse_of(found, _FIELDS) if shell.strange(fields) else found
+    return worse_of(classified, _FIELDS) if shell.strange(fields) else classified
 
 
 def worse_of(one: Classified, other: Classified) -> Classified:
@@ -425,30 +425,30 @@ class _Parts:
         self._ran: list[Simple] = []  # commands without their wrappers, in their order
 
     def whole(self, text: str) -> Classified:
-        found = self.text(text)
-        more = joint_effect(self._ran) if found.cls == "idempotent" else None
-        return more or found
+        classified = self.text(text)
+        more = joint_effect(self._ran) if classified.cls == "idempotent" else None
+        return more or classified
 
     def text(self, text: str, depth: int = 0) -> Classified:
         script = self._call.parse(text) if depth <= _MAX_DEPTH else None
         if script is None:
             return _UNPARSED
-        found: Classified | None = None
+        classified: Classified | None = None
         began = self._folder, self._cd, self._astray
         self._cd, self._astray = "", False
         for c in script.commands:
             self._seen += 1
             if self._seen > _MAX_COMMANDS:
-                return _TOO_MUCH if found is None else worse_of(found, _TOO_MUCH)
+                return _TOO_MUCH if classified is None else worse_of(classified, _TOO_MUCH)
             one = self._simple(c, script, depth)
             if self._explain:
                 one = self._there(one)
                 self._note_folder(c)
-            found = one if found is None else both(found, one)
+            classified = one if classified is None else both(classified, one)
             if self._rules.project:
                 self._folder = folder_after(self._folder, [w.text for w in c.words])
         self._folder, self._cd, self._astray = began
-        return found or _NOTHING
+        return classified or _NOTHING
 
     def _note_folder(self, c: Simple) -> None:
         """Follow a `cd`, as far as the text shows where the commands behind it run."""
@@ -461,16 +461,16 @@ class _Parts:
         else:
             self._astray = True
 
-    def _there(self, found: Classified) -> Classified:
-        """`found`, to be verified where the text ran it."""
-        if not (self._cd or self._astray) or found.source != OURS:
-            return found
-        found = replace(found, also=tuple(self._there(c) for c in found.also))
-        if found.verify.split(" ", 1)[0] not in self._rules.begins or AWAY in found.verify:
-            return found
+    def _there(self, classified: Classified) -> Classified:
+        """`classified`, to be verified where the text ran it."""
+        if not (self._cd or self._astray) or classified.source != OURS:
+            return classified
+        classified = replace(classified, also=tuple(self._there(c) for c in classified.also))
+        if classified.verify.split(" ", 1)[0] not in self._rules.begins or AWAY in classified.verify:
+            return classified
         if self._astray:
-            return replace(found, verify=f"{found.verify}{AWAY}: it may have run in another folder)")
-        return replace(found, cd=posixpath.join(self._cd, found.cd) if found.cd else self._cd)
+            return replace(classified, verify=f"{classified.verify}{AWAY}: it may have run in another folder)")
+        return replace(classified, cd=posixpath.join(self._cd, classified.cd) if classified.cd else self._cd)
 
     def words(self, words: tuple[Word, ...]) -> Classified:
         """The class of a command that no shell reads."""
@@ -483,13 +483,13 @@ class _Parts:
         around, self._now = self._now, c
         if c.redirects:
             self._ran.append(Simple((), redirects=c.redirects))
-        found = self._command(c, script, depth) if c.words else _LOOKS if c.redirects else _FUNCTION
+        classified = self._command(c, script, depth) if c.words else _LOOKS if c.redirects else _FUNCTION
         reads = bool(c.words) and c.words[0].text == "read"
         sets = [name for name in c.assigns if not (reads and name == "IFS")]  # how `read` divides its line
         for part in (*variable_effects(sets), *redirect_effects(c.redirects)):
-            found = found if worse_of(found, part) is found else both(part, found)
+            classified = classified if worse_of(classified, part) is classified else both(part, classified)
         self._now = around
-        return found
+        return classified
 
     def _command(self, c: Simple, script: Script | None, depth: int) -> Classified:
         """A command without regard to its redirections. `script`: the text whose functions it can call."""
@@ -526,16 +526,16 @@ class _Parts:
     def _inner(self, r: InnerRun, depth: int) -> Classified:
         least = Classified(r.least, "wrapper", r.why or "runs a command that its words do not tell", GENERAL_VERIFY)
         if r.shell:
-            found = worse_of(self.text(r.text, depth), least) if r.text is not None else least
+            classified = worse_of(self.text(r.text, depth), least) if r.text is not None else least
             if r.text is None and r.least != "unknown":
-                found = worse_of(found, _SCRIPT)
+                classified = worse_of(classified, _SCRIPT)
         else:
-            found = worse_of(self._command(Simple(r.words, input=r.input), None, depth), least)
+            classified = worse_of(self._command(Simple(r.words, input=r.input), None, depth), least)
         for part in variable_effects(r.sets):
-            found = worse_of(found, part)
+            classified = worse_of(classified, part)
         if r.away:
-            found = _elsewhere(found, f"{AWAY}: it ran {r.away})")
-        return found
+            classified = _elsewhere(classified, f"{AWAY}: it ran {r.away})")
+        return classified
 
     def _declared(self, c: Simple) -> Classified | None:
         """What a rule of the project says of a command."""
@@ -548,7 +548,7 @@ class _Parts:
         return _of_project(rule, why)
 
 
-def _elsewhere(found: Classified, place: str) -> Classified:
-    """`found` with the place where to verify it."""
-    verify = f"{found.verify}{place}" if found.verify else ""
-    return replace(found, verify=verify, also=tuple(_elsewhere(c, place) for c in found.also))
+def _elsewhere(classified: Classified, place: str) -> Classified:
+    """`classified` with the place where to verify it."""
+    verify = f"{classified.verify}{place}" if classified.verify else ""
+    return replace(classified, verify=verify, also=tuple(_elsewhere(c, place) for c in classified.also))

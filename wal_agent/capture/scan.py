@@ -152,7 +152,7 @@ class Scanner:
     def scan(self, place: Location, index_stamp: object, total: int, budget: int = NO_BUDGET) -> Scanned:
         """Bring our index up to date and write its tree. `index_stamp`: changes with the user's index; `total`: bytes
         of the files as of the last scan; `budget`: bytes of changed files that are taken this time. GitFailed."""
-        at = self._begin(place)
+        dirs = self._begin(place)
         prefix = os.fsencode(place.prefix) + b"/" if place.prefix else b""
         where = [place.prefix] if place.prefix else []
         private = {*self._below(place.top)}
@@ -165,10 +165,10 @@ class Scanner:
         rules_now = (place, index_stamp, tuple(rules), excludes, self._above(place))
         warned: list[str] = []
         words = ("ls-files", "-z", "-t", "-m", "-d", "-o", "--exclude-standard", *chosen, "--", *where)
-        listed = self._git.run(*words, at=at, warned=warned).split(b"\0")[:-1]
+        listed = self._git.run(*words, at=dirs, warned=warned).split(b"\0")[:-1]
         found = {entry[2:]: entry[:1] for entry in listed}
         if rules_now != self._rules or any(path.endswith(b".gitignore") for path in found):
-            self._apply_rules(place, at, chosen, where)
+            self._apply_rules(place, dirs, chosen, where)
             self._rules = rules_now
         for path in self._forced:
             found.setdefault(path, b"?")
@@ -180,16 +180,16 @@ class Scanner:
             del found[path]
         todo = select_candidates(place.top, found, total, self._caps, out, lambda: self._edited(place, where))
         now, later = take_first(todo.adds, budget, lambda: self._clean(place, where))
-        self._remove(at, [*todo.removes, *gone])
-        self._add(at, place.top, todo.nested, out)
+        self._remove(dirs, [*todo.removes, *gone])
+        self._add(dirs, place.top, todo.nested, out)
         self._links |= {add.path for add in todo.nested} - out.why.keys()
         inside = self._links | {add.path for add in todo.nested}
         began = time.monotonic()
-        self._add(at, place.top, now, out)
+        self._add(dirs, place.top, now, out)
         seconds = time.monotonic() - began
         for path in self._ignored:
             out.add(path, left_out.PRIVATE if is_within(path, private) else left_out.IGNORED)
-        self._look_at_modes(at, place.top, where, [add.path for add in now], bool(todo.removes or gone))
+        self._look_at_modes(dirs, place.top, where, [add.path for add in now], bool(todo.removes or gone))
         reported = LeftOut()
         for path, why in out.why.items():
             reported.add(path.removeprefix(prefix), why)
@@ -201,7 +201,7 @@ class Scanner:
             pending = Pending(files=len(later), size=sum(add.size for add in later), names=names)
         changed = max((add.changed for add in later), default=0.0)
         return Scanned(
-            self._tree(at, place),
+            self._tree(dirs, place),
             reported,
             len(found),
             theirs,
@@ -226,14 +226,14 @@ class Scanner:
             (self._shadow.folder / "index").unlink(missing_ok=True)
             mark.write_bytes(now)
             self._rules = self._theirs = None
-        at = self._shadow.at(*place.alternates, work_tree=place.top)
+        dirs = self._shadow.at(*place.alternates, work_tree=place.top)
         if self._rules is None:
-            staged = self._git.run("ls-files", "-s", "-z", at=at).split(b"\0")
+            staged = self._git.run("ls-files", "-s", "-z", at=dirs).split(b"\0")
             self._links = {entry.partition(b"\t")[2] for entry in staged if entry.startswith(b"160000")}
         # To git's eyes a repository inside that has lost its .git is unchanged, and its files are not captured.
         top = os.fsencode(place.top)
-        self._remove(at, [link for link in self._links if not os.path.lexists(top + b"/" + link + b"/.git")])
-        return at
+        self._remove(dirs, [link for link in self._links if not os.path.lexists(top + b"/" + link + b"/.git")])
+        return dirs
 
     def _below(self, top: Path) -> Iterator[bytes]:
         for path in self._private:
@@ -246,8 +246,8 @@ class Scanner:
         folders = [place.top, *(place.top.joinpath(*parts[: n + 1]) for n in range(len(parts)))]
         return file_signature(*(folder / ".gitignore" for folder in folders))
 
-    def _list(self, at: GitDirs, *words: str) -> list[bytes]:
-        return self._git.run("ls-files", "-z", *words, at=at).split(b"\0")[:-1]
+    def _list(self, dirs: GitDirs, *words: str) -> list[bytes]:
+        return self._git.run("ls-files", "-z", *words, at=dirs).split(b"\0")[:-1]
 
     def _edited(self, place: Location, where: list[str]) -> set[bytes]:
         """Files that the user tracks and that are not as their index has them."""
@@ -271,10 +271,10 @@ class Scanner:
         except GitFailed:
             return set()
 
-    def _look_at_modes(self, at: GitDirs, top: Path, where: list[str], changed: list[bytes], fewer: bool) -> None:
+    def _look_at_modes(self, dirs: GitDirs, top: Path, where: list[str], changed: list[bytes], fewer: bool) -> None:
         if self._theirs is not None and not changed and not fewer and self._many:
             return
-        paths = self._list(at, "--", *where)
+        paths = self._list(dirs, "--", *where)
         self._many = len(paths) > MAX_MODES
         if self._theirs is None or not self._many:
             self._theirs, checked = set(), paths
@@ -290,7 +290,7 @@ class Scanner:
 
     # ---- ignored files
 
-    def _apply_rules(self, place: Location, at: GitDirs, chosen: list[str], where: list[str]) -> None:
+    def _apply_rules(self, place: Location, dirs: GitDirs, chosen: list[str], where: list[str]) -> None:
         """After a change of the rules: files that the user tracks stay, others that are ignored now leave our index."""
         tracked = self._shadow.folder / "user-index"
         self._forced = set()
@@ -303,71 +303,71 @@ class Scanner:
                     self._forced -= set(self._list(theirs, *ask, *chosen, "--", *where))
             except GitFailed:
                 self._forced = set()
-        found = set(self._list(at, *ask, "--exclude-standard", *chosen, "--", *where))
-        self._remove(at, sorted(found - self._forced))
+        found = set(self._list(dirs, *ask, "--exclude-standard", *chosen, "--", *where))
+        self._remove(dirs, sorted(found - self._forced))
         words = ("-o", "-i", "--directory", "--exclude-standard", *chosen, "--", *where)
         try:
-            said = self._git.run("ls-files", "-z", *words, at=at, within=GitBounds(MAX_IGNORED))
+            said = self._git.run("ls-files", "-z", *words, at=dirs, within=GitBounds(MAX_IGNORED))
             self._ignored = [path for path in said.split(b"\0")[:-1] if path not in self._forced]
         except GitFailed:
             self._ignored = []
 
     # ---- our index
 
-    def _remove(self, at: GitDirs, paths: Sequence[bytes]) -> None:
+    def _remove(self, dirs: GitDirs, paths: Sequence[bytes]) -> None:
         if not paths:
             return
-        self._git.run("update-index", "--force-remove", "-z", "--stdin", at=at, input=_lines(paths))
+        self._git.run("update-index", "--force-remove", "-z", "--stdin", at=dirs, input=_lines(paths))
         self._links.difference_update(paths)
 
-    def _add(self, at: GitDirs, top: Path, adds: Sequence[Add], out: LeftOut) -> None:
+    def _add(self, dirs: GitDirs, top: Path, adds: Sequence[Add], out: LeftOut) -> None:
         batch: list[bytes] = []
         size = 0
         for add in adds:
             batch.append(add.path)
             size += add.size
             if len(batch) >= BATCH or size > BATCH_BYTES:
-                self._hash(at, top, batch, out)
+                self._hash(dirs, top, batch, out)
                 batch, size = [], 0
-        self._hash(at, top, batch, out)
+        self._hash(dirs, top, batch, out)
 
-    def _hash(self, at: GitDirs, top: Path, paths: list[bytes], out: LeftOut) -> None:
+    def _hash(self, dirs: GitDirs, top: Path, paths: list[bytes], out: LeftOut) -> None:
         """Hash files into our index. One that went wrong (gone, cut or closed while git read it) takes its batch with
         it: without it, or in halves, it is tried again."""
         while paths:
             try:
                 words = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
-                self._git.run(*words, at=at, input=_lines(paths))
+                self._git.run(*words, at=dirs, input=_lines(paths))
             except GitStopped:
                 raise
             except GitFailed as error:
                 if len(paths) == 1:
-                    self._give_up(at, top, paths[0], out)
+                    self._give_up(dirs, top, paths[0], out)
                     return
                 named = _UNABLE.search(error.said)
                 bad = os.fsencode(named[1].rstrip("\n")) if named else b""
                 if bad in paths:
-                    self._give_up(at, top, bad, out)
+                    self._give_up(dirs, top, bad, out)
                     paths = [path for path in paths if path != bad]
                     continue
                 middle = len(paths) // 2
-                self._hash(at, top, paths[:middle], out)
+                self._hash(dirs, top, paths[:middle], out)
                 paths = paths[middle:]
             else:
                 return
 
-    def _give_up(self, at: GitDirs, top: Path, path: bytes, out: LeftOut) -> None:
+    def _give_up(self, dirs: GitDirs, top: Path, path: bytes, out: LeftOut) -> None:
         inside = os.path.lexists(os.fsencode(top) + b"/" + path + b"/.git")
         out.add(path, left_out.NESTED_EMPTY if inside else left_out.UNREADABLE)
-        self._remove(at, [path])
+        self._remove(dirs, [path])
 
-    def _tree(self, at: GitDirs, place: Location) -> str:
+    def _tree(self, dirs: GitDirs, place: Location) -> str:
         words = [f"--prefix={place.prefix}/"] if place.prefix else []
         try:
-            return self._git.run("write-tree", *words, at=at).decode().strip()
+            return self._git.run("write-tree", *words, at=dirs).decode().strip()
         except GitFailed as error:
             if place.prefix and "not found" in error.said:  # nothing is in the folder
-                return self._git.run("mktree", at=at, input=b"").decode().strip()
+                return self._git.run("mktree", at=dirs, input=b"").decode().strip()
             raise
 
 

@@ -87,7 +87,7 @@ class Packer:
 
     def pack(
         self,
-        at: GitDirs,
+        dirs: GitDirs,
         saved: SavedCapture | None,
         made: Contents,
         around: RepositoryState,
@@ -104,12 +104,12 @@ class Packer:
                 since, dropped = saved.base, len(saved.packs) - saved.record.parts
                 changed = None
             if not many or dropped or filling:
-                return PackResult(self._packed(at, self._needed(at, since, made, around, changed)), False, dropped)
-        return PackResult(self._packed(at, self._needed(at, None, made, around)), True, 0)
+                return PackResult(self._packed(dirs, self._needed(dirs, since, made, around, changed)), False, dropped)
+        return PackResult(self._packed(dirs, self._needed(dirs, None, made, around)), True, 0)
 
     def _needed(
         self,
-        at: GitDirs,
+        dirs: GitDirs,
         since: Contents | None,
         made: Contents,
         around: RepositoryState,
@@ -124,12 +124,12 @@ class Packer:
             yield made.state_id.encode()
         known: list[str] = []
         if since is None:
-            yield from list_reachable(self._git, at, [made.work], [])
+            yield from list_reachable(self._git, dirs, [made.work], [])
         elif since.work != made.work:
             if changed is None:
-                changed = [*diff_trees(self._git, at, since.work, made.work, trees=True)]
+                changed = [*diff_trees(self._git, dirs, since.work, made.work, trees=True)]
             if len(changed) > EXACT_CHANGES:
-                yield from list_reachable(self._git, at, [made.work], [since.work])
+                yield from list_reachable(self._git, dirs, [made.work], [since.work])
             else:
                 yield made.work.encode()
                 yield from (c.new.encode() + b" " + c.path for c in changed if c.new_blob or c.new_tree)
@@ -142,17 +142,17 @@ class Packer:
         wanted = [made.index] if made.index and (since is None or made.index != since.index) else []
         if wanted or commits:
             yield from (id.encode() for id in commits)
-            yield from list_reachable(self._git, at, [*wanted, *trees_of(commits)], [*known, made.work], strict=False)
+            yield from list_reachable(self._git, dirs, [*wanted, *trees_of(commits)], [*known, made.work], strict=False)
         if around.extra and (since is None or since.state.unmerged != made.state.unmerged):
             yield from (id.encode() for id in around.extra)
 
-    def _packed(self, at: GitDirs, needed: Iterable[bytes]) -> Pack:
+    def _packed(self, dirs: GitDirs, needed: Iterable[bytes]) -> Pack:
         """Into an own file first, since the whole may be big, and then in parts into the bucket."""
         path = self._shadow.tmp / PACK_FILE
         listed = b"".join(line + b"\n" for line in needed)
         with path.open("w+b") as file:
             words = ("pack-objects", "-q", "--stdout", "--delta-base-offset", "--threads=1")
-            self._git.run(*words, at=at, input=listed, out=file)
+            self._git.run(*words, at=dirs, input=listed, out=file)
             file.seek(0)
             sha256, parts = hashlib.sha256(), []
             while part := file.read(PACK_PART):
@@ -424,13 +424,13 @@ class WorkspaceCapture:
         made = self._shadow.commit(scanned.work, around.index, state, now, *place.alternates, before=before)
         self._shadow.hold(made.commit)
         mark_folder(self._workspace, self._with(made.commit), self._shadow.job)
-        at = self._shadow.at(*place.alternates)
+        dirs = self._shadow.at(*place.alternates)
         began = time.monotonic()
-        changed = [*diff_trees(self.git, at, before.work, made.work, trees=True)] if before is not None else []
-        packing = self._packer.pack(at, saved, made, around, changed, filling)
+        changed = [*diff_trees(self.git, dirs, before.work, made.work, trees=True)] if before is not None else []
+        packing = self._packer.pack(dirs, saved, made, around, changed, filling)
         ended = time.monotonic()
         self._adapt(scanned.cost, scanned.seconds + ended - began, ended - started)
-        files, size, replaced = self._counted(at, saved, scanned.work, changed)
+        files, size, replaced = self._counted(dirs, saved, scanned.work, changed)
         pack, whole, dropped = packing.pack, packing.whole, packing.dropped
         grows = filling and saved is not None and not whole
         self._total = size
@@ -498,14 +498,14 @@ class WorkspaceCapture:
             self._budget = max(self._least, min(fits, 4 * self._budget, MAX_PART))
 
     def _counted(
-        self, at: GitDirs, saved: SavedCapture | None, work: str, changed: Sequence[Change]
+        self, dirs: GitDirs, saved: SavedCapture | None, work: str, changed: Sequence[Change]
     ) -> tuple[int, int, int]:
         """How many files the tree has, their bytes, and those of the files before that are replaced."""
         if saved is None:
-            all_sizes = [*file_sizes(self.git, at, work)]
+            all_sizes = [*file_sizes(self.git, dirs, work)]
             return len(all_sizes), sum(all_sizes), 0
         minus, plus = [c.old for c in changed if c.old_blob], [c.new for c in changed if c.new_blob]
-        sizes = object_sizes(self.git, at, [*minus, *plus])
+        sizes = object_sizes(self.git, dirs, [*minus, *plus])
         before = sum(sizes[: len(minus)])
         files = saved.record.files + len(plus) - len(minus)
         return files, saved.record.size + sum(sizes[len(minus) :]) - before, before

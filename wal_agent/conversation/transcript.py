@@ -113,10 +113,10 @@ def parse_line(data: bytes, at: int = 0, roles: dict[str, Role] | None = None) -
     given = _fields(data)
     if given is None or (isinstance(kind := given.get("type"), str) and kind in _NO_TALK):
         return None
-    role, said = _said(given, {} if roles is None else roles)
+    role, content = _said(given, {} if roles is None else roles)
     parts: list[str] = []
     with suppress(_Full):
-        _collect(said, parts, [MAX_TEXT], 0)
+        _collect(content, parts, [MAX_TEXT], 0)
     text = "\n".join(dict.fromkeys(parts))  # some agents keep a tool's output twice
     return Line(at, at + len(data), role, time_of(given), text) if text.strip() else None
 
@@ -162,11 +162,11 @@ def words_of(data: bytes) -> str:
         *(part for key in ("message", "payload", "data", "event") if isinstance(part := given.get(key), dict)),
         given,
     ]
-    said = next((part for one in inner for key in ("content", "parts", "part") if (part := one.get(key))), None)
-    said = [said] if isinstance(said, dict) else said
-    if isinstance(said, str):
-        return said
-    blocks = [block for block in said if isinstance(block, dict)] if isinstance(said, list) else []
+    content = next((part for one in inner for key in ("content", "parts", "part") if (part := one.get(key))), None)
+    content = [content] if isinstance(content, dict) else content
+    if isinstance(content, str):
+        return content
+    blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
     texts = [b.get("text") for b in blocks if b.get("type", "text") in ("text", "output_text") and not b.get("thought")]
     return "\n\n".join(text for text in texts if isinstance(text, str))
 
@@ -200,8 +200,8 @@ def role_of(line: Mapping[str, Any]) -> Role:
 def time_of(line: Mapping[str, Any]) -> float:
     """The line's own time, in RFC 3339 or in milliseconds; 0 for none."""
     inner = line.get("message") if isinstance(line.get("message"), dict) else line
-    for said in (line.get("timestamp"), line.get("time"), inner.get("timestamp") if isinstance(inner, dict) else None):
-        value = said.get("created") if isinstance(said, dict) else said
+    for stamp in (line.get("timestamp"), line.get("time"), inner.get("timestamp") if isinstance(inner, dict) else None):
+        value = stamp.get("created") if isinstance(stamp, dict) else stamp
         if isinstance(value, str):
             with suppress(ValueError):
                 return max(0.0, datetime.fromisoformat(value).timestamp())

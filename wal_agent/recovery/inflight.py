@@ -34,7 +34,7 @@ from wal_agent.calls.shell.syntax import split_names
 from wal_agent.evidence.collector import sent_line
 from wal_agent.evidence.model import call_folder, relocate
 from wal_agent.records import CHANGING, Answer, CallState, Class, End, Fact, Finding, Intent, Recovery, Verdict
-from wal_agent.wal.state import KEEP_LOOKED, EndedCall, OpenCall
+from wal_agent.wal.state import MAX_LOOKED, EndedCall, OpenCall
 from wal_agent.wording import messages, next_steps
 
 # Commands that only read and show nothing of the world, so running one verifies nothing.
@@ -68,64 +68,66 @@ class _Verification(NamedTuple):
     reads: tuple[Reading, ...] = ()
 
 
-def advise(cls: Class, finding: Finding, known: Classified, rules: Rules, folder: str = "", sent: str = "") -> Advice:
-    """Advise what to do next about a call. `known`: the rules that its class is from. `folder`: where it ran, if not in
-    the workspace; only there can it be verified. `sent`: what a remote lists once it has what a push sent.
+def advise(
+    cls: Class, finding: Finding, classified: Classified, rules: Rules, folder: str = "", sent: str = ""
+) -> Advice:
+    """Advise what to do next about a call. `classified`: the rules that its class is from. `folder`: where it ran, if
+    not in the workspace; only there can it be verified. `sent`: what a remote lists once it has what a push sent.
 
     The project's text is quoted beside the built-in one and replaces none of it: it may know more, and it may be a
     stranger's."""
     text = next_steps.NEXT[cls][finding]
-    builtin, project = _builtin_verification(known, rules, folder, sent), known.project
+    builtin, project = _builtin_verification(classified, rules, folder, sent), classified.project
     if "{verify}" not in text:
         return Advice(text, ())
-    theirs = _project_verification(project, known, builtin, rules, folder) if project is not None else _Verification()
+    theirs = (
+        _project_verification(project, classified, builtin, rules, folder) if project is not None else _Verification()
+    )
     how = theirs.text or builtin.text
     if builtin.named and theirs.text:
         how = next_steps.project_verifies(builtin.text, theirs.text)
     text = next_steps.fill_verify(text, how)
-    for doubt in dict.fromkeys(part.ambiguous for part in (known, *known.also) if part.ambiguous):
+    for doubt in dict.fromkeys(part.ambiguous for part in (classified, *classified.also) if part.ambiguous):
         text = next_steps.with_doubt(text, doubt)
     if project is not None and project.ambiguous:
         text = next_steps.project_doubts(text, inline(project.ambiguous, 200))
-    if project is not None and project.cls != known.cls:  # milder
+    if project is not None and project.cls != classified.cls:  # milder
         rule, source = inline(project.rule, 60), inline(project.source, 80)
         text = next_steps.project_calls_it(text, rule, source, project.cls)
     commands, reads = builtin.commands or theirs.commands, builtin.reads or theirs.reads
     return Advice(text, commands, builtin.text if builtin.named else theirs.look, reads)
 
 
-def _builtin_verification(known: Classified, rules: Rules, folder: str, sent: str) -> _Verification:
+def _builtin_verification(rule: Classified, rules: Rules, folder: str, sent: str) -> _Verification:
     """How to verify each of the commands that may have changed something."""
-    ways = [_verify_one(part, rules, folder) for part in (known, *known.also)]
+    ways = [_verify_one(part, rules, folder) for part in (rule, *rule.also)]
     texts = [way.text for way in ways if way.text]
     commands = tuple(command for way in ways for command in way.commands)
     text = messages.all_of(texts) if len(commands) > 1 else "; ".join(texts)
     whole = commands if all(way.commands for way in ways) else ()
-    done = [
-        part.done_if.replace(SENT, sent) if sent or SENT not in part.done_if else "" for part in (known, *known.also)
-    ]
+    done = [part.done_if.replace(SENT, sent) if sent or SENT not in part.done_if else "" for part in (rule, *rule.also)]
     reads = tuple(map(Reading, whole, done)) if whole and all(done) else ()
     return _Verification(text, whole, bool(commands), reads=reads)
 
 
-def _verify_one(known: Classified, rules: Rules, folder: str) -> _Verification:
+def _verify_one(rule: Classified, rules: Rules, folder: str) -> _Verification:
     """Name a command only where it plainly reads: what it is filled with comes from the call."""
-    is_command = known.verify.split(" ", 1)[0] in rules.begins  # else a sentence
-    text, away, place = known.verify_there.partition(AWAY)
+    is_command = rule.verify.split(" ", 1)[0] in rules.begins  # else a sentence
+    text, away, place = rule.verify_there.partition(AWAY)
     command = text if is_command else ""
     if command and not _reads(classify_command(command, rules.ours)):
         return _Verification()
     return _verification(text, f"{away}{place}", command, folder)
 
 
-def _reads(known: Classified) -> bool:
+def _reads(rule: Classified) -> bool:
     """Whether it changes nothing, but by code of the folder that its program loads (`npm ls`); that one is logged like
     any call before it runs."""
-    return known.cls == "read_only" or known.looks
+    return rule.cls == "read_only" or rule.looks
 
 
 def _project_verification(
-    project: Classified, known: Classified, builtin: _Verification, rules: Rules, folder: str
+    project: Classified, rule: Classified, builtin: _Verification, rules: Rules, folder: str
 ) -> _Verification:
     """Quote what the project's rule verifies with. Running it resolves the call only where the built-in rules name no
     command, find that this one plainly reads, and do not rate the call worse than the project does, and where nothing
@@ -136,7 +138,7 @@ def _project_verification(
         return _Verification()
     found = classify_command(text, rules.ours)
     verifies = _reads(found) and found.rule not in _SHOWS_NOTHING
-    whole = not builtin.named and project.cls == known.cls and not project.also
+    whole = not builtin.named and project.cls == rule.cls and not project.also
     way = _verification(text, f"{away}{place}", text if verifies and whole else "", folder, quoted=True)
     shows = verifies or (project.theirs and found.rule not in _SHOWS_NOTHING)
     if whole and shows and project.done_if and not place:
@@ -260,13 +262,13 @@ def _describe_group(
     workspace: str,
 ) -> InFlight:
     first, states = group[0].intent, {o.state for o in group}
-    known = classify(call, rules) if call is not None else NO_RULE
-    cls = worse_class(first.cls, known.cls)  # rules may have changed since
+    rule = classify(call, rules) if call is not None else NO_RULE
+    cls = worse_class(first.cls, rule.cls)  # rules may have changed since
     finding, because = verdicts[0].finding, verdicts[0].why
     if any(v.finding != finding for v in verdicts):
         finding, because = "unknown", messages.MIXED_FINDINGS
-    sent = sent_line(call, first.before, workspace) if call is not None and SENT in known.done_if else ""
-    advice = advise(cls, finding, known, rules, folder, sent)
+    sent = sent_line(call, first.before, workspace) if call is not None and SENT in rule.done_if else ""
+    advice = advise(cls, finding, rule, rules, folder, sent)
     return InFlight(
         calls=tuple(o.intent.call for o in group),
         issued=len(group) + ended,
@@ -274,12 +276,12 @@ def _describe_group(
         input=call.input if call is not None else None,
         started=first.time,
         cls=cls,
-        why=known.why,
+        why=rule.why,
         finding=finding,
         because=because,
         next=advice.next,
-        rule=known.rule,
-        source=known.source,
+        rule=rule.rule,
+        source=rule.source,
         verify=advice.verify,
         folder=folder,
         look=advice.look,
@@ -339,9 +341,9 @@ def asked_call(
     call: int, read: ReadCall, cls: Class, rules: Rules, before: Sequence[Fact] = (), workspace: str = ""
 ) -> AskedCall:
     """Return an open call as the agent would be asked about it, without evidence. `before`: the facts of its intent."""
-    known = classify(read, rules)
-    sent = sent_line(read, before, workspace) if SENT in known.done_if else ""
-    advice = advise(worse_class(cls, known.cls), "unknown", known, rules, read.folder, sent)
+    rule = classify(read, rules)
+    sent = sent_line(read, before, workspace) if SENT in rule.done_if else ""
+    advice = advise(worse_class(cls, rule.cls), "unknown", rule, rules, read.folder, sent)
     return AskedCall(call, read.tool, read.input, advice.verify, "unknown", read.folder, advice.look, advice.reads)
 
 
@@ -490,7 +492,7 @@ class Resolver:
         seconds since 1970."""
         with self._lock:
             still = {*open} - self.ended
-            looked = {call: tuple(calls[-KEEP_LOOKED:]) for call, calls in self._looked.items()}
+            looked = {call: tuple(calls[-MAX_LOOKED:]) for call, calls in self._looked.items()}
         answered = (a.call for a in self._asked if a.call in still and (a.call in self._given or a.call in looked))
         return [Answer(time=now, call=call, looked=looked.get(call, ())) for call in answered]
 

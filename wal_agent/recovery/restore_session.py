@@ -138,7 +138,7 @@ def _read_placed(folder: Path) -> list[PlacedFile]:
     return found
 
 
-KEEP_RESTORES = 5  # folders of earlier restores
+MAX_RESTORES = 5  # folders of earlier restores
 MAX_FILES = 20_000
 MAX_BYTES = 16 << 30
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -307,7 +307,7 @@ def create_session(place: SessionTarget, prompt: str) -> None:
 def drop_old_restores(folder: Path) -> None:
     """Drop the folders of all but the newest restores; their names sort by time."""
     with suppress(OSError):
-        for old in sorted(folder.iterdir())[:-KEEP_RESTORES]:
+        for old in sorted(folder.iterdir())[:-MAX_RESTORES]:
             shutil.rmtree(old, ignore_errors=True)
 
 

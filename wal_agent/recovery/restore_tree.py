@@ -105,10 +105,10 @@ def _stays_inside(path: str) -> bool:
 
 def parent_paths(path: str) -> Iterable[str]:
     """Yield the folders above a path, the highest first."""
-    at = path.find("/")
-    while at >= 0:
-        yield path[:at]
-        at = path.find("/", at + 1)
+    end = path.find("/")
+    while end >= 0:
+        yield path[:end]
+        end = path.find("/", end + 1)
 
 
 def count_changes(old: Tree, new: Tree) -> Changes:
@@ -180,14 +180,14 @@ def _read_blobs(shadow: Shadow, ids: Iterable[str], *alternates: Path) -> dict[s
         within=GitBounds(4 * _BATCH),
     )
     found: dict[str, bytes] = {}
-    at = 0
-    while at < len(said):
-        end = said.index(b"\n", at)
-        words, at = said[at:end].split(), end + 1
+    start = 0
+    while start < len(said):
+        end = said.index(b"\n", start)
+        words, start = said[start:end].split(), end + 1
         if len(words) == 3:
             size = int(words[2])
-            found[words[0].decode()] = said[at : at + size]
-            at += size + 1
+            found[words[0].decode()] = said[start : start + size]
+            start += size + 1
     return found
 
 
@@ -212,18 +212,18 @@ def checkout_tree(
     index = shadow.tmp / "restore-index"
     with suppress(FileNotFoundError):
         index.unlink()
-    at = shadow.at(*alternates, work_tree=folder, index=index)
+    dirs = shadow.at(*alternates, work_tree=folder, index=index)
     try:
         if here:
-            shadow.git.run("read-tree", here, at=at)
-            if name := _first_difference(shadow, at):
+            shadow.git.run("read-tree", here, at=dirs)
+            if name := _first_difference(shadow, dirs):
                 raise ChangedMeanwhile(name)
-        _update_index(shadow, at, "--force-remove", leave)
-        base = shadow.git.text("write-tree", at=at)
-        _update_index(shadow, at, "--add", same)
+        _update_index(shadow, dirs, "--force-remove", leave)
+        base = shadow.git.text("write-tree", at=dirs)
+        _update_index(shadow, dirs, "--add", same)
         failpoint("restore.before_tree")
-        _merge_tree(shadow, at, base, tree)
-        name = _first_difference(shadow, at)
+        _merge_tree(shadow, dirs, base, tree)
+        name = _first_difference(shadow, dirs)
     except GitFailed as error:
         raise ConfigError(f"The working tree could not be put back into {folder}: {shorten(str(error))}") from error
     if name:
@@ -232,25 +232,25 @@ def checkout_tree(
     index.replace(shadow.folder / "index")
 
 
-def _merge_tree(shadow: Shadow, at: GitDirs, base: str, tree: str) -> None:
+def _merge_tree(shadow: Shadow, dirs: GitDirs, base: str, tree: str) -> None:
     """git itself refuses, before it writes anything, to replace what is not as the index has it."""
     try:
-        shadow.git.run("read-tree", "-m", "-u", base, tree, at=at, within=GitBounds(foreign=True))
+        shadow.git.run("read-tree", "-m", "-u", base, tree, at=dirs, within=GitBounds(foreign=True))
     except GitFailed as error:
         if _REFUSED.search(error.said):
             raise ChangedMeanwhile(shorten(error.said.strip(), 200)) from error
         raise
 
 
-def _update_index(shadow: Shadow, at: GitDirs, how: str, paths: Iterable[str]) -> None:
+def _update_index(shadow: Shadow, dirs: GitDirs, how: str, paths: Iterable[str]) -> None:
     if listed := b"".join(os.fsencode(path) + b"\0" for path in paths):
-        shadow.git.run("update-index", how, "-z", "--stdin", at=at, input=listed)
+        shadow.git.run("update-index", how, "-z", "--stdin", at=dirs, input=listed)
 
 
-def _first_difference(shadow: Shadow, at: GitDirs) -> str:
+def _first_difference(shadow: Shadow, dirs: GitDirs) -> str:
     """Return the first file that differs from the index, for people; "" for none."""
-    shadow.git.run("update-index", "-q", "--really-refresh", at=at, ok=(0, 1))
-    found = shadow.git.run("diff-files", "--name-only", "-z", "--ignore-submodules=all", at=at)
+    shadow.git.run("update-index", "-q", "--really-refresh", at=dirs, ok=(0, 1))
+    found = shadow.git.run("diff-files", "--name-only", "-z", "--ignore-submodules=all", at=dirs)
     return shorten(os.fsdecode(found.split(b"\0")[0]))
 
 
@@ -367,9 +367,9 @@ class _Mover:
     def _only_saved(self, path: str) -> bool:
         """Whether all below a folder is in the save."""
         for base, folders, files in os.walk(self.folder / path, followlinks=False):
-            at = Path(base)
-            links = [name for name in folders if (at / name).is_symlink()]
-            inside = at.relative_to(self.folder)
+            above = Path(base)
+            links = [name for name in folders if (above / name).is_symlink()]
+            inside = above.relative_to(self.folder)
             if any(str(inside / name) not in self.here for name in (*files, *links)) or not (folders or files):
                 return False
         return True
@@ -421,10 +421,10 @@ def coverage_check(shadow: Shadow, folder: Path, captured: Workspace) -> Callabl
 
 
 def _covers(shadow: Shadow, folder: Path, captured: Workspace, tree: Tree, out: frozenset[str], path: str) -> bool:
-    at = Path(os.path.normpath(path))
-    if not at.is_absolute() or at == folder or not at.is_relative_to(folder):
+    wanted = Path(os.path.normpath(path))
+    if not wanted.is_absolute() or wanted == folder or not wanted.is_relative_to(folder):
         return False
-    name = str(at.relative_to(folder))
+    name = str(wanted.relative_to(folder))
     if any(parent in tree or (folder / parent).is_symlink() for parent in parent_paths(name)):
         return False
     if name in tree:
@@ -449,9 +449,9 @@ def _ignored(shadow: Shadow, folder: Path, name: str) -> bool:
     """Whether the rules of the folder as it is now ignore it; true as well where that is not known."""
     try:
         place = find_location(shadow.git, folder)
-        at = shadow.at(*place.alternates, work_tree=place.top)
+        dirs = shadow.at(*place.alternates, work_tree=place.top)
         path = f"./{place.prefix}/{name}" if place.prefix else f"./{name}"
         words = ("check-ignore", "--no-index", "-z", "--stdin")  # no literal paths; "./" leaves no room for magic
-        return bool(shadow.git.run(*words, at=at, input=os.fsencode(path) + b"\0", ok=(0, 1)))
+        return bool(shadow.git.run(*words, at=dirs, input=os.fsencode(path) + b"\0", ok=(0, 1)))
     except (GitFailed, GitMissing):
         return True

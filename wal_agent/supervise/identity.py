@@ -136,10 +136,10 @@ def remember_job(env: Mapping[str, str], folder: str, job: KnownJob) -> None:
     note = _read(env, folder)
     if note is not None:
         key = (job.bucket, job.job, job.agent)
-        same = [known for known in note.jobs if (known.bucket, known.job, known.agent) == key]
-        alias = next((known.alias for known in same if known.alias), "")
-        job = msgspec.structs.replace(job, named=job.named and all(known.named for known in same), alias=alias)
-        others = tuple(known for known in note.jobs if known not in same)
+        same = [noted for noted in note.jobs if (noted.bucket, noted.job, noted.agent) == key]
+        alias = next((noted.alias for noted in same if noted.alias), "")
+        job = msgspec.structs.replace(job, named=job.named and all(noted.named for noted in same), alias=alias)
+        others = tuple(noted for noted in note.jobs if noted not in same)
         _write(env, folder, msgspec.structs.replace(note, jobs=(job, *others)[:MAX_JOBS]))
 
 
@@ -147,25 +147,25 @@ def remember_alias(env: Mapping[str, str], bucket: str, job: str, alias: str) ->
     """Note the display name of a job wherever it is noted; "" takes it away. OSError: as `remember_job`."""
     for id, note in _notes(env):
         jobs = tuple(
-            msgspec.structs.replace(known, alias=alias) if (known.bucket, known.job) == (bucket, job) else known
-            for known in note.jobs
+            msgspec.structs.replace(noted, alias=alias) if (noted.bucket, noted.job) == (bucket, job) else noted
+            for noted in note.jobs
         )
         _write(env, id, msgspec.structs.replace(note, jobs=jobs))
 
 
 def noted_job(env: Mapping[str, str], bucket: str, name: str) -> str:
     """Return the own name of the job that this machine's notes call `name`; else `name` itself."""
-    jobs = [known for _, note in _notes(env) for known in note.jobs if known.bucket == bucket]
-    aliased = (known.job for known in jobs if known.alias == name)
-    return name if any(known.job == name for known in jobs) else next(aliased, name)
+    jobs = [noted for _, note in _notes(env) for noted in note.jobs if noted.bucket == bucket]
+    aliased = (noted.job for noted in jobs if noted.alias == name)
+    return name if any(noted.job == name for noted in jobs) else next(aliased, name)
 
 
 def default_job_here(agent: str, folder: Path, bucket: str, env: Mapping[str, str]) -> str:
     """The job that `agent` has in `folder` (a real path) where no name is given: the one that it had there before,
     whatever it is called; else a new name, by the folder's name and by who the person and the folder are."""
     found = _find(folder, env)
-    known = found[1].jobs if found else ()
-    mine = (k.job for k in known if (k.bucket, k.agent, k.named) == (bucket, agent, False))
+    noted = found[1].jobs if found else ()
+    mine = (k.job for k in noted if (k.bucket, k.agent, k.named) == (bucket, agent, False))
     return next(mine, "") or default_job(agent, folder, read_owner(folder, env))
 
 

@@ -142,28 +142,28 @@ class DeleteState(JsonAnswer, frozen=True, tag=schema_name("state-delete")):
 
 def entry_of(state: State, name: str, now: float) -> Entry | None:
     """What `state` has under `name` at the time `now`; None for nothing. Pure."""
-    at = state.steps.get(name)
-    if at is None:
+    step = state.steps.get(name)
+    if step is None:
         return None
-    value = at.value if at.value is not None and not _is_expired(at, now) else None
-    if value is None and at.begun is None and at.paused is None:
+    value = step.value if step.value is not None and not _is_expired(step, now) else None
+    if value is None and step.begun is None and step.paused is None:
         return None
-    paused = at.paused
+    paused = step.paused
     return Entry(
         step=name,
-        attempt=attempt_of(state, at),
+        attempt=attempt_of(state, step),
         version=value.version if value else 0,
         size=value.value.size if value else 0,
         time=value.time if value else 0.0,
         expires=value.expires if value else 0.0,
         put_in_attempt=value.attempt if value else 0,
         paused=StepPause(time=paused.time, until=paused.until, reason=paused.reason) if paused else None,
-        run=_run_of(at),
+        run=_run_of(step),
     )
 
 
-def _run_of(at: StepAt) -> StepRun | None:
-    begun, ended = at.begun, at.ended
+def _run_of(step: StepAt) -> StepRun | None:
+    begun, ended = step.begun, step.ended
     if begun is None:
         return None
     run = StepRun(state="open", command=begun.command, began=begun.time, attempt=begun.attempt)
@@ -185,13 +185,13 @@ def _run_of(at: StepAt) -> StepRun | None:
     )
 
 
-def attempt_of(state: State, at: StepAt | None) -> int:
+def attempt_of(state: State, step: StepAt | None) -> int:
     """1, and one more for each opening behind the one in which the step was first seen. Pure."""
-    return 1 + max(0, state.opened - at.first) if at is not None else 1
+    return 1 + max(0, state.opened - step.first) if step is not None else 1
 
 
-def _is_expired(at: StepAt, now: float) -> bool:
-    return at.value is not None and 0 < at.value.expires <= now
+def _is_expired(step: StepAt, now: float) -> bool:
+    return step.value is not None and 0 < step.value.expires <= now
 
 
 What = Literal["value", "stdout", "stderr"]
@@ -199,12 +199,12 @@ What = Literal["value", "stdout", "stderr"]
 
 def payload_of(state: State, name: str, what: What, now: float) -> Payload | None:
     """The bytes that are kept under `name`; None where there are none. Pure."""
-    at = state.steps.get(name)
-    if at is None:
+    step = state.steps.get(name)
+    if step is None:
         return None
     if what == "value":
-        return at.value.value if at.value is not None and not _is_expired(at, now) else None
-    ended = at.ended
+        return step.value.value if step.value is not None and not _is_expired(step, now) else None
+    ended = step.ended
     return (ended.stdout if what == "stdout" else ended.stderr) if ended is not None else None
 
 
@@ -212,20 +212,20 @@ def with_values(state: State, values: Mapping[str, ValueAt]) -> State:
     """`state` with the values that a server has, each in front of what the log has under its name. Their payloads are
     without bytes. Pure."""
     steps = dict(state.steps)
-    for name, found in values.items():
+    for name, value in values.items():
         if STEP_NAME.fullmatch(name):
-            meta, at = found.meta, steps.get(name) or StepAt(first=found.meta.first)
+            meta, step = value.meta, steps.get(name) or StepAt(first=value.meta.first)
             put = StatePut(
                 time=meta.time,
                 step=name,
-                version=found.version,
-                value=Payload(size=found.size),
+                version=value.version,
+                value=Payload(size=value.size),
                 expires=meta.expires,
                 attempt=meta.attempt,
             )
-            paused = at.paused if at.paused is not None and at.paused.time > meta.time else None
-            first = min(at.first, meta.first)
-            steps[name] = msgspec.structs.replace(at, first=first, value=put, paused=paused)
+            paused = step.paused if step.paused is not None and step.paused.time > meta.time else None
+            first = min(step.first, meta.first)
+            steps[name] = msgspec.structs.replace(step, first=first, value=put, paused=paused)
     return msgspec.structs.replace(state, steps=steps)
 
 
@@ -236,24 +236,26 @@ Move = Literal["run", "print", "verify"]
 Found = Literal["", "done", "not_done"]
 
 
-def next_move(name: str, at: StepAt | None, command: tuple[str, ...], verify: str, retries: int, found: Found) -> Move:
+def next_move(
+    name: str, step: StepAt | None, command: tuple[str, ...], verify: str, retries: int, found: Found
+) -> Move:
     """What `wal-agent step` does now: run the command, print what is kept, or have `verify` look first (`found`: what
     it found). UsageError: the name has another command; PersonNeeded: it may have run, and nothing can look. Pure."""
-    if at is None or at.begun is None:
+    if step is None or step.begun is None:
         return "run"
-    if at.begun.command != command:
+    if step.begun.command != command:
         raise UsageError(
-            f"Step {name} has another command, `{show_words(at.begun.command)}`.",
+            f"Step {name} has another command, `{show_words(step.begun.command)}`.",
             "Give this one another name.",
         )
-    if at.ended is not None:
-        again = at.ended.how == "paused" or (at.ended.how == "failed" and at.failures <= retries)
+    if step.ended is not None:
+        again = step.ended.how == "paused" or (step.ended.how == "failed" and step.failures <= retries)
         return "run" if again else "print"
     if found:
         return "run" if found == "not_done" else "print"
     if verify:  # never one from the log: what a bucket says is not run
         return "verify"
-    raise undecided_error(name, at.begun)
+    raise undecided_error(name, step.begun)
 
 
 def undecided_error(
@@ -267,20 +269,20 @@ def undecided_error(
     )
 
 
-def ending_of(at: StepAt, code: int, going_down: bool) -> StepEnding | None:
+def ending_of(step: StepAt, code: int, going_down: bool) -> StepEnding | None:
     """How the try ended, by the command's exit code (-N: killed by signal N); None: it was cut off, and nobody knows.
     `going_down`: the run ends what it runs. Pure."""
     if code == 0:
         return "done"
-    if at.begun is not None and at.paused is not None and at.paused.time >= at.begun.time:
+    if step.begun is not None and step.paused is not None and step.paused.time >= step.begun.time:
         return "paused"
     return None if code < 0 or going_down else "failed"
 
 
 def settled_step(state: State, name: str, done: bool, now: float) -> StepEnded:
     """The record of a person's word on a step that was cut off. UsageError: it was not."""
-    at = state.steps.get(name)
-    if at is None or not at.undecided:
+    step = state.steps.get(name)
+    if step is None or not step.undecided:
         known = ", ".join(list(state.undecided_steps)[:5]) or "none"
         raise UsageError(f"Step {shorten(name, 100)} is not one that was cut off.", f"Those: {known}.")
     return StepEnded(time=now, name=name, how="done" if done else "not_done", by="person")
@@ -391,8 +393,8 @@ class StepKeeper:
         payload = self._store(data)
         with self._lock:
             state, now = self._settled_state(), self._clock.now()
-            at = state.steps.get(asked.step)
-            self._check_version(at, asked, now)
+            step = state.steps.get(asked.step)
+            self._check_version(step, asked, now)
             gone = self._check_room(state, asked.step, len(data), now)
             self._version = version = max(self._version, state.state_version) + 1
             put = StatePut(
@@ -401,7 +403,7 @@ class StepKeeper:
                 version=version,
                 value=payload,
                 expires=now + asked.ttl if asked.ttl else 0.0,
-                attempt=attempt_of(state, at),
+                attempt=attempt_of(state, step),
             )
             self._append(*gone, put)
             return {"job": self._job, "version": version, "attempt": put.attempt}
@@ -411,17 +413,17 @@ class StepKeeper:
             return self._again(lambda known: self._delete_on_server(asked, known))
         with self._lock:
             state, now = self._settled_state(), self._clock.now()
-            at = state.steps.get(asked.step)
-            self._check_version(at, asked, now)
-            had = at is not None and (at.value is not None or at.paused is not None)
+            step = state.steps.get(asked.step)
+            self._check_version(step, asked, now)
+            had = step is not None and (step.value is not None or step.paused is not None)
             if had:
                 self._append(StateGone(time=now, step=asked.step))
             return {"job": self._job, "deleted": had}
 
-    def _check_version(self, at: StepAt | None, asked: Asked, now: float) -> None:
+    def _check_version(self, step: StepAt | None, asked: Asked, now: float) -> None:
         if asked.if_version is None:
             return
-        there = at.value.version if at is not None and at.value is not None and not _is_expired(at, now) else 0
+        there = step.value.version if step is not None and step.value is not None and not _is_expired(step, now) else 0
         if there != asked.if_version:
             error = UsageError(
                 f"Step {asked.step} has version {there}, not {asked.if_version}; nothing was changed.",
@@ -432,14 +434,14 @@ class StepKeeper:
 
     def _check_room(self, state: State, name: str, size_: int, now: float) -> list[StateGone]:
         """What has expired and goes now. Exhausted: there is no room for `size_` bytes more under `name`."""
-        gone = [other for other, at in state.steps.items() if other != name and _is_expired(at, now)]
+        gone = [other for other, step in state.steps.items() if other != name and _is_expired(step, now)]
         free = sum(state.steps[other].begun is None for other in gone)
         if name not in state.steps and len(state.steps) - free >= MAX_STEPS:
             raise _full(f"Job {self._job} keeps {MAX_STEPS} steps already, and no more than that.")
         kept = 0
-        for other, at in state.steps.items():
+        for other, step in state.steps.items():
             expired = other in gone or other == name  # what a new value replaces makes room
-            kept += at.kept - (at.value.value.size if expired and at.value is not None else 0)
+            kept += step.kept - (step.value.value.size if expired and step.value is not None else 0)
         if kept + size_ > MAX_KEPT:
             raise _full(f"Job {self._job} keeps {size(kept)} of values and results; {size(MAX_KEPT)} are allowed.")
         return [StateGone(time=now, step=other) for other in gone]
@@ -480,13 +482,13 @@ class StepKeeper:
     def _put_on_server(self, asked: Asked, data: bytes, known: Known) -> dict[str, Any]:
         assert self._values is not None
         state, now = with_values(self._writer.state, known.values), self._clock.now()
-        at = state.steps.get(asked.step)
-        self._check_version(at, asked, now)
+        step = state.steps.get(asked.step)
+        self._check_version(step, asked, now)
         gone = [record.step for record in self._check_room(state, asked.step, len(data), now)]
         if old := [name for name in gone if name in known.values]:
             self._values.delete(old, known)
             known = self._values.known()
-        attempt = attempt_of(state, at)
+        attempt = attempt_of(state, step)
         version = self._values.put(
             asked.step,
             data,
@@ -494,7 +496,7 @@ class StepKeeper:
             time=now,
             expires=now + asked.ttl if asked.ttl else 0.0,
             attempt=attempt,
-            first=at.first if at else state.opened,
+            first=step.first if step else state.opened,
         )
         logged = [StateGone(time=now, step=name) for name in (*gone, asked.step) if self._logs(name)]
         if logged:
@@ -515,8 +517,8 @@ class StepKeeper:
 
     def _logs(self, name: str) -> bool:
         """Whether the log has a value or a pause under `name`."""
-        at = self._writer.state.steps.get(name)
-        return at is not None and (at.value is not None or at.paused is not None)
+        step = self._writer.state.steps.get(name)
+        return step is not None and (step.value is not None or step.paused is not None)
 
     # ---- steps
 
@@ -529,22 +531,22 @@ class StepKeeper:
             )
         with self._lock:
             state, now = self._settled_state(), self._clock.now()
-            at, name = state.steps.get(asked.step), asked.step
-            move = next_move(name, at, asked.command, asked.verify, min(asked.retries, MAX_RETRIES), asked.found)
+            step, name = state.steps.get(asked.step), asked.step
+            move = next_move(name, step, asked.command, asked.verify, min(asked.retries, MAX_RETRIES), asked.found)
             if move == "verify":
-                assert at is not None and at.begun is not None
-                return {"move": "verify", "began": at.begun.time}
+                assert step is not None and step.begun is not None
+                return {"move": "verify", "began": step.begun.time}
             if move == "print":
-                if at is not None and at.undecided:
+                if step is not None and step.undecided:
                     self._append(StepEnded(time=now, name=name, how="done", by="verify"))
-                    at = self._settled_state().steps.get(name)
-                run = _run_of(at) if at is not None else None
+                    step = self._settled_state().steps.get(name)
+                run = _run_of(step) if step is not None else None
                 return {"move": "print", "run": msgspec.to_builtins(run)}
             if refusal := self._refusal():
                 raise LeaseHeld(refusal)
             gone = self._check_room(state, name, 0, now)
-            attempt = attempt_of(state, at)
-            before = [StepEnded(time=now, name=name, how="not_done", by="verify")] if at and at.undecided else []
+            attempt = attempt_of(state, step)
+            before = [StepEnded(time=now, name=name, how="not_done", by="verify")] if step and step.undecided else []
             begun = StepBegun(time=now, name=name, command=asked.command, verify=asked.verify, attempt=attempt)
             try:
                 self._append(*gone, *before, begun)
@@ -569,13 +571,13 @@ class StepKeeper:
                 kept = [self._store(data) if data else None for data in outputs]
         with self._lock:
             state, now = self._settled_state(), self._clock.now()
-            at = state.steps.get(asked.step)
-            if at is None or not at.undecided:
+            step = state.steps.get(asked.step)
+            if step is None or not step.undecided:
                 raise UsageError(f"Step {asked.step} has ended already.")
-            how = ending_of(at, asked.code, bool(self._refusal())) if asked.started else "not_started"
+            how = ending_of(step, asked.code, bool(self._refusal())) if asked.started else "not_started"
             if how is None:
-                assert at.begun is not None
-                raise undecided_error(asked.step, at.begun, "its command was ended before it was through")
+                assert step.begun is not None
+                raise undecided_error(asked.step, step.begun, "its command was ended before it was through")
             try:
                 self._check_room(state, asked.step, sum(payload.size for payload in kept if payload), now)
             except Exhausted:
@@ -591,7 +593,7 @@ class StepKeeper:
                 stderr_size=max(asked.stderr_size, len(outputs[1])),
             )
             self._append(ended)
-            failures = at.failures + (how == "failed")
+            failures = step.failures + (how == "failed")
             return {"how": how, "failures": failures}
 
     def mark_paused(self, name: str, until: float, reason: str) -> None:
@@ -617,9 +619,9 @@ class StepKeeper:
         """When the oldest step that runs was begun (since 1970); 0.0 for none."""
         steps = self._writer.state.undecided_steps
         began = [
-            at.begun.time
-            for name, at in steps.items()
-            if at.begun is not None and flock_state(lock_of(self._socket, name)) == "held"
+            step.begun.time
+            for name, step in steps.items()
+            if step.begun is not None and flock_state(lock_of(self._socket, name)) == "held"
         ]
         return min(began, default=0.0)
 

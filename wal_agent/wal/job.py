@@ -35,7 +35,7 @@ from wal_agent.wal.writer import Acked, InFlight, Ticket, Writer
 def first_segment_after_epoch(bucket: Bucket, keys: Keys, start: int, epoch: int) -> Segment | None:
     """The first segment from `start` on of an epoch behind `epoch`: what landed of `epoch` is in front of it, nothing
     of it ever lands behind (I2). It is an opening, so the log has it for ever (R4), however many came later."""
-    return next((found for _, found in reader.iter_segments(bucket, keys, start) if found.epoch > epoch), None)
+    return next((segment for _, segment in reader.iter_segments(bucket, keys, start) if segment.epoch > epoch), None)
 
 
 def unsent_seqs(bucket: Bucket, keys: Keys, spool: Spool, left: SpoolContent) -> tuple[int, ...]:
@@ -45,10 +45,10 @@ def unsent_seqs(bucket: Bucket, keys: Keys, spool: Spool, left: SpoolContent) ->
     first = first_segment_after_epoch(bucket, keys, left.seqs[0], left.epoch)
     if first is None:
         raise spool.damaged(f"record {left.seqs[0]} does not follow what the log has of epoch {left.epoch}")
-    found = tuple(seq for seq in left.seqs if seq >= first.seq)
-    if found and (found[0], spool.segment(left.epoch, found[0]).prev) != (first.seq, first.prev):
-        raise spool.damaged(f"record {found[0]} does not follow what the log has of epoch {left.epoch}")
-    return found
+    unsent = tuple(seq for seq in left.seqs if seq >= first.seq)
+    if unsent and (unsent[0], spool.segment(left.epoch, unsent[0]).prev) != (first.seq, first.prev):
+        raise spool.damaged(f"record {unsent[0]} does not follow what the log has of epoch {left.epoch}")
+    return unsent
 
 
 def epoch_that_carried(bucket: Bucket, keys: Keys, left: SpoolContent, own: int) -> int:
@@ -66,10 +66,12 @@ def epoch_that_carried(bucket: Bucket, keys: Keys, left: SpoolContent, own: int)
     return 0
 
 
-def reencode_segments(found: Iterable[Segment], origin: int, at: Tail, by: codec.Author, now: float) -> list[InFlight]:
+def reencode_segments(
+    segments: Iterable[Segment], origin: int, at: Tail, by: codec.Author, now: float
+) -> list[InFlight]:
     """The same records as segments `by` the own run behind `at`, in order."""
     made: list[InFlight] = []
-    for segment in found:
+    for segment in segments:
         raw = [codec.encode_record(record)[0] for record in segment.records]
         carried = segment.carried or origin
         data = codec.encode_segment(
@@ -94,8 +96,8 @@ def rebase_spool(store: JobStore, spool: Spool, at: Tail, by: codec.Author) -> l
         left = SpoolContent()
     seqs = unsent_seqs(steady, keys, spool, left)
     # One at a time: unpacked, all of them may be many times what the spool may hold (I9).
-    found = (spool.segment(left.epoch, seq) for seq in seqs)
-    made = reencode_segments(found, left.epoch, at, by, store.clock.boot())
+    segments = (spool.segment(left.epoch, seq) for seq in seqs)
+    made = reencode_segments(segments, left.epoch, at, by, store.clock.boot())
     spool.begin(at.epoch, [(m.seq, m.data) for m in made])
     return made
 
@@ -129,13 +131,13 @@ def may_chain(tail: Tail, epoch: int) -> bool:
 
 
 def resolve_opening_conflict(
-    found: bytes, found_epoch: int, sent: bytes, epoch: int
+    stored: bytes, stored_epoch: int, sent: bytes, epoch: int
 ) -> Literal["mine", "next", "give_up"]:
     """R1, seq taken: what is stored there is mine (byte for byte, R3), of a lower epoch, or the end of
     this attempt."""
-    if found == sent:
+    if stored == sent:
         return "mine"
-    return "next" if found_epoch < epoch else "give_up"
+    return "next" if stored_epoch < epoch else "give_up"
 
 
 def resolve_later_segment(later: Tail, epoch: int) -> Literal["last", "again", "give_up"]:
@@ -183,10 +185,10 @@ def _land(store: JobStore, retries: RetryBudget, opening: Opening, at: Tail, sig
             time=opening.time,
             records=[codec.encode_record(opening)[0]],
         )
-        found = _create_segment(bucket, keys, retries, seq, data)
-        epoch = codec.decode_segment(found, job=keys.job, seq=seq).epoch
-        here = Tail(seq, epoch, codec.digest(found))
-        match resolve_opening_conflict(found, epoch, data, opening.epoch):
+        stored = _create_segment(bucket, keys, retries, seq, data)
+        epoch = codec.decode_segment(stored, job=keys.job, seq=seq).epoch
+        here = Tail(seq, epoch, codec.digest(stored))
+        match resolve_opening_conflict(stored, epoch, data, opening.epoch):
             case "mine":
                 return here
             case "give_up":
@@ -215,8 +217,8 @@ def _create_segment(bucket: Bucket, keys: Keys, retries: RetryBudget, seq: int, 
             return data
 
 
-def _overtaken_error(keys: Keys, epoch: int, found: int) -> Fenced:
-    return Fenced(f"Job {keys.job} was opened by another run (epoch {found}) while this one (epoch {epoch}) tried.")
+def _overtaken_error(keys: Keys, epoch: int, newer: int) -> Fenced:
+    return Fenced(f"Job {keys.job} was opened by another run (epoch {newer}) while this one (epoch {epoch}) tried.")
 
 
 class OpeningFields(msgspec.Struct, frozen=True):
@@ -253,8 +255,8 @@ class OpenedJob(msgspec.Struct, frozen=True):
 
     def segments(self) -> Iterator[Segment]:
         """All of the log that is there and can be read, oldest first."""
-        found = (segment for _, segment in reader.iter_readable(self.bucket, self.keys))
-        return (segment for segment in found if isinstance(segment, Segment))
+        readable = (segment for _, segment in reader.iter_readable(self.bucket, self.keys))
+        return (segment for segment in readable if isinstance(segment, Segment))
 
     def refreshed(self) -> OpenedJob:
         """Return the same, with the state that the log has by now."""
@@ -346,23 +348,23 @@ def _open_spooled(
     opener: Opener,
 ) -> OpenedJob:
     """What follows the own opening, `at`: the replay, and what an earlier run had spooled."""
-    found = replay_for_plan(store, before, at)
-    sound = found.damage is None
+    replay = replay_for_plan(store, before, at)
+    sound = replay.damage is None
     carried = rebase_spool(store, spool, at, by) if spool and sound else []
-    acked = Acked(at.seq, at.hash, found.state, found.segments_read, found.bytes_read, found.time)
+    acked = Acked(at.seq, at.hash, replay.state, replay.segments_read, replay.bytes_read, replay.time)
     writer = Writer(store, by, acked, spool, carried)
     if carried:
         opener.report(f"carrying in {len(carried)} segment{'s' * (len(carried) > 1)} from this machine's spool")
         send_spooled(writer, store, opener.check_stop)
         now = writer.acked
-        found = replace(found, state=now.state, seq=now.seq, hash=now.hash, time=now.time)
+        replay = replace(replay, state=now.state, seq=now.seq, hash=now.hash, time=now.time)
     if spool and sound and not spooling:
         lease.unspool(budget=store.budget)
         spool.remove()
         writer.stop_spooling()
         spool = None
     blobs = Blobs(store, epoch=lease.epoch, parallel=min(BLOBS_AT_ONCE, store.parallel))
-    return OpenedJob(store.bucket, store.keys, lease, writer, blobs, found, spool)
+    return OpenedJob(store.bucket, store.keys, lease, writer, blobs, replay, spool)
 
 
 def read_end(log: JobStore, seen: StoredLease | None) -> Tail:
@@ -392,12 +394,12 @@ def replay_for_plan(log: JobStore, before: Replay, at: Tail) -> Replay:
     slept), and its retention has taken what should be read here."""
     steady, keys = log.steady, log.keys
     if may_continue_replay(max(reader.list_snapshots(steady, keys), default=0), before.snapshot):
-        found = reader.continue_replay(steady, keys, before, at.seq, parallel=log.parallel)
+        replay = reader.continue_replay(steady, keys, before, at.seq, parallel=log.parallel)
     else:
-        found = reader.replay(steady, keys, at.seq, parallel=log.parallel)
-    if found.damage is not None and (newer := reader.newest_after(steady, keys, at.seq)).epoch > at.epoch:
+        replay = reader.replay(steady, keys, at.seq, parallel=log.parallel)
+    if replay.damage is not None and (newer := reader.newest_after(steady, keys, at.seq)).epoch > at.epoch:
         raise Fenced(f"Job {keys.job} was taken over (epoch {newer.epoch}) while epoch {at.epoch} was opening.")
-    return found
+    return replay
 
 
 def close_job(

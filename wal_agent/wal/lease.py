@@ -139,8 +139,8 @@ _TTL = re.compile(rb'"ttl"\s*:\s*([0-9]{1,6}(?:\.[0-9]{1,20})?)\s*[,}]')
 
 def find_ttl(damaged: bytes) -> float | None:
     """What bytes that are no lease still say of the longest time that their owner may go on; None: nothing."""
-    found = [float(number) for number in _TTL.findall(damaged[:MAX_BYTES])]
-    return max((ttl for ttl in found if 0 < ttl <= MAX_TTL), default=None)
+    ttls = [float(number) for number in _TTL.findall(damaged[:MAX_BYTES])]
+    return max((ttl for ttl in ttls if 0 < ttl <= MAX_TTL), default=None)
 
 
 def find_format(data: bytes) -> int:
@@ -159,8 +159,8 @@ def decode_lease(data: bytes, job: str) -> LeaseDoc:
     """The lease in `data`; Damaged for anything that is not one of this job; Newer."""
     if len(data) > MAX_BYTES:
         raise Damaged(f"The lease of job {job} is damaged: {len(data)} bytes.")
-    if (found := find_format(data)) > FORMAT:
-        raise Newer.of(f"The lease of job {job}", f"format {found}")
+    if (form := find_format(data)) > FORMAT:
+        raise Newer.of(f"The lease of job {job}", f"format {form}")
     try:
         doc = _DOC.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -176,13 +176,13 @@ def read_lease(bucket: Bucket, keys: Keys) -> StoredLease | None:
     """Return the stored lease, None when there is none; Damaged (with the way out), Unavailable, Denied."""
     repair = f"Put a sound one in its place with: {job_command('unlock', keys.job, bucket.url)} --damaged"
     try:
-        found = bucket.get(keys.lease)
+        stored = bucket.get(keys.lease)
     except NotFound:
         return None
     except Damaged as error:
         raise Damaged(f"The lease of job {keys.job} is damaged: {error.what}", repair) from error
     try:
-        return StoredLease(decode_lease(found.data, keys.job), found.version, found.updated, found.now)
+        return StoredLease(decode_lease(stored.data, keys.job), stored.version, stored.updated, stored.now)
     except Damaged as error:
         raise Damaged(error.what, repair) from error
 
@@ -244,17 +244,17 @@ def acquire(store: JobStore, *, seen: StoredLease | None, claim: LeaseRequest, l
             retries.pause(error)
         # Undecided, or the stored lease may be this very write (R10): read it, and send again.
         try:
-            found = read_lease(bucket, keys)
+            stored = read_lease(bucket, keys)
         except Unavailable as error:
             retries.pause(error)
             continue
-        if (found.version if found else None) == version:
+        if (stored.version if stored else None) == version:
             if refused:
                 retries.pause(_refused_error(keys))
-        elif found is not None and is_mine(found.doc, claim.run, epoch) and found.doc.state == "held":
-            version = found.version
+        elif stored is not None and is_mine(stored.doc, claim.run, epoch) and stored.doc.state == "held":
+            version = stored.version
         else:
-            who = f"{found.doc.host.name} (epoch {found.doc.epoch})" if found else "someone who deleted its lease"
+            who = f"{stored.doc.host.name} (epoch {stored.doc.epoch})" if stored else "someone who deleted its lease"
             raise LeaseHeld(f"Job {keys.job} was taken by {who} at the same moment.", "Try again, or use --wait.")
         doc = replace(doc, nonce=fresh_nonce(rng))
 
@@ -265,16 +265,16 @@ def unlock(store: JobStore, *, seen: StoredLease, reason: str, off: bool = False
 
     LeaseHeld when the owner renewed or settled it meanwhile; Unavailable."""
     unlocked = replace(seen.doc, state="unlocked", reason=reason, off=off)
-    done, found = _replace_seen(store, seen, lambda now: unlocked)
+    done, stored = _replace_seen(store, seen, lambda now: unlocked)
     if done is not None:
         return done
-    if found is None or found.doc.epoch != seen.doc.epoch:
-        raise lease_lost_error(seen.doc, found)
-    if found.doc.state == "unlocked":
-        return found.doc  # another person's
+    if stored is None or stored.doc.epoch != seen.doc.epoch:
+        raise lease_lost_error(seen.doc, stored)
+    if stored.doc.state == "unlocked":
+        return stored.doc  # another person's
     raise LeaseHeld(
         f"The lease of job {seen.doc.job} changed while it was being unlocked: its owner on "
-        f"{found.doc.host.name} (pid {found.doc.host.pid}) lives.",
+        f"{stored.doc.host.name} (pid {stored.doc.host.pid}) lives.",
         f"Stop it there, or look again: {job_command('status', seen.doc.job, store.bucket.url)}",
     )
 
@@ -298,15 +298,15 @@ def _replace_seen(
         except Unavailable as away:
             error = away
         try:
-            found = read_lease(bucket, keys)
+            stored = read_lease(bucket, keys)
         except Unavailable as away:
             retries.pause(away)
             continue
-        if found is not None and found.doc.nonce in sent:
-            return found.doc, found  # it had landed, its reply was lost
-        if found is None or found.doc.nonce != seen.doc.nonce:
-            return None, found
-        version = found.version  # it has not landed; who copies an object onto itself gives it another version
+        if stored is not None and stored.doc.nonce in sent:
+            return stored.doc, stored  # it had landed, its reply was lost
+        if stored is None or stored.doc.nonce != seen.doc.nonce:
+            return None, stored
+        version = stored.version  # it has not landed; who copies an object onto itself gives it another version
         retries.pause(error)
 
 
@@ -426,19 +426,19 @@ class Lease:
             try:
                 version = self._bucket.put(self._keys.lease, encode_lease(doc), if_version=self._version)
             except Conflict:
-                found = read_lease(self._bucket, self._keys)
+                stored = read_lease(self._bucket, self._keys)
                 if (
-                    found is None
-                    or not is_mine(found.doc, doc.run, doc.epoch)
-                    or found.doc.state not in ("held", doc.state)
+                    stored is None
+                    or not is_mine(stored.doc, doc.run, doc.epoch)
+                    or stored.doc.state not in ("held", doc.state)
                 ):
-                    self._ended = lease_lost_error(doc, found)
+                    self._ended = lease_lost_error(doc, stored)
                     raise self._ended from None
-                if found.version == self._version:
+                if stored.version == self._version:
                     raise _refused_error(self._keys) from None
-                self._version = found.version
-                if found.doc.state == doc.state != "held":
-                    self._doc = found.doc  # the own settling had landed, its reply was lost
+                self._version = stored.version
+                if stored.doc.state == doc.state != "held":
+                    self._doc = stored.doc  # the own settling had landed, its reply was lost
                     return
             else:
                 self._doc, self._version, self.sent, self._bound = doc, version, sent, doc.ttl
@@ -510,15 +510,15 @@ def replace_damaged_lease(
     retries, said = store.retries(), False
     while True:
         try:
-            found = _read_stored(bucket, keys)
-            if found.sound is not None and found.sound.nonce == doc.nonce:
+            stored = _read_stored(bucket, keys)
+            if stored.sound is not None and stored.sound.nonce == doc.nonce:
                 return Repaired(doc, said)  # an own write whose reply was lost
-            if found.sound is not None:
-                state, epoch = found.sound.state, found.sound.epoch
+            if stored.sound is not None:
+                state, epoch = stored.sound.state, stored.sound.epoch
                 raise LeaseHeld(f"The lease of job {keys.job} is sound again: {state}, epoch {epoch}.")
-            if found.ttl is not None:
-                doc, said = replace(doc, ttl=max(ttl, found.ttl)), True
-            bucket.put(keys.lease, encode_lease(doc), if_version=found.version)
+            if stored.ttl is not None:
+                doc, said = replace(doc, ttl=max(ttl, stored.ttl)), True
+            bucket.put(keys.lease, encode_lease(doc), if_version=stored.version)
             return Repaired(doc, said)
         except (Conflict, Unavailable) as error:
             retries.pause(error)
@@ -531,22 +531,22 @@ def _read_stored(bucket: Bucket, keys: Keys) -> _StoredLease:
     before, because by then it may be another person's repair, or the lease of the owner behind that. Whoever opens the
      job before the new lease is stored finds none, and takes its epoch from the log."""
     try:
-        found = _get_or_damage(bucket, keys)
-        if isinstance(found, Damaged):
+        stored = _get_or_damage(bucket, keys)
+        if isinstance(stored, Damaged):
             again = _get_or_damage(bucket, keys)
-            if isinstance(again, Damaged) and again.what != found.what:
+            if isinstance(again, Damaged) and again.what != stored.what:
                 again_with = f"Look again: {job_command('status', keys.job, bucket.url)}"
                 raise LeaseHeld(f"The lease of job {keys.job} changed meanwhile.", again_with)
             if isinstance(again, Damaged):
                 bucket.delete(keys.lease)
                 return _StoredLease()
-            found = again
+            stored = again
     except NotFound:
         return _StoredLease()
     try:
-        return _StoredLease(found.version, decode_lease(found.data, keys.job))
+        return _StoredLease(stored.version, decode_lease(stored.data, keys.job))
     except Damaged:
-        return _StoredLease(found.version, ttl=find_ttl(found.data))
+        return _StoredLease(stored.version, ttl=find_ttl(stored.data))
 
 
 def _get_or_damage(bucket: Bucket, keys: Keys) -> Object | Damaged:

@@ -62,12 +62,12 @@ class Replay(msgspec.Struct, frozen=True):
     base: bytes = b""  # those of that snapshot
 
 
-def read_tail(bucket: Bucket, keys: Keys, hint: int = 0, known: Tail | None = None) -> Tail:
+def read_tail(bucket: Bucket, keys: Keys, hint: int = 0, before: Tail | None = None) -> Tail:
     """The newest segment, read and decoded. `hint`: a number that the log is thought to have reached (the lease's),
-    which saves listing all of it. `known`: a segment that was read already; where it is still the newest it is not
+    which saves listing all of it. `before`: a segment that was read already; where it is still the newest it is not
     read again, since segments never change (R3). Damaged when the newest segment cannot be decoded."""
-    found = newest_after(bucket, keys, hint - 1, known) if hint > 1 else Tail()
-    return found if found.seq else newest_after(bucket, keys, 0, known)
+    tail = newest_after(bucket, keys, hint - 1, before) if hint > 1 else Tail()
+    return tail if tail.seq else newest_after(bucket, keys, 0, before)
 
 
 def newest_after(bucket: Bucket, keys: Keys, seq: int, known: Tail | None = None) -> Tail:
@@ -90,10 +90,10 @@ def newest_after(bucket: Bucket, keys: Keys, seq: int, known: Tail | None = None
 def iter_segments(bucket: Bucket, keys: Keys, start: int = 1) -> Iterator[tuple[int, Segment]]:
     """The segments that are there from `start` on, in order (retention leaves gaps). Each is fetched when it is
     asked for: callers stop at the first one that they need. Damaged."""
-    for seq, found in iter_readable(bucket, keys, start, parallel=1):
-        if isinstance(found, Damaged):
-            raise found
-        yield seq, found
+    for seq, segment in iter_readable(bucket, keys, start, parallel=1):
+        if isinstance(segment, Damaged):
+            raise segment
+        yield seq, segment
 
 
 def iter_readable(
@@ -122,11 +122,13 @@ def fetch_segments(
             yield seq, data if isinstance(data, Damaged) else _decode(data, keys, seq)
 
 
-def check_chain(found: Iterable[tuple[int, Fetched | Damaged]], keys: Keys) -> Iterator[tuple[int, Segment | Damaged]]:
+def check_chain(
+    fetched: Iterable[tuple[int, Fetched | Damaged]], keys: Keys
+) -> Iterator[tuple[int, Segment | Damaged]]:
     """Segments in the order of their numbers; Damaged in the place of one that does not chain to the one before it."""
     last = 0
     before: Fetched | None = None
-    for seq, one in found:
+    for seq, one in fetched:
         why = ""
         if isinstance(one, Fetched) and before is not None and seq == last + 1:
             if one.segment.prev != before.hash:
@@ -167,15 +169,15 @@ def _segment_time(bucket: Bucket, keys: Keys, seq: int) -> float:
     return codec.decode_segment(data, job=keys.job, seq=seq).time
 
 
-def is_signed(found: Replay, key: bytes) -> bool:
-    """Whether all that `found` says was written, or taken over, by runs of the person who has this `key`: its last
+def is_signed(log: Replay, key: bytes) -> bool:
+    """Whether all that `log` says was written, or taken over, by runs of the person who has this `key`: its last
     segment names all before it by their hashes, and the snapshot that it began from has a tag of its own. Pure."""
-    if not key or found.damage is not None or not found.last:
+    if not key or log.damage is not None or not log.last:
         return False
     try:
-        if not codec.is_tagged(found.last, key, "segment"):
+        if not codec.is_tagged(log.last, key, "segment"):
             return False
-        return not found.snapshot or codec.is_tagged(found.base, key, "snapshot")
+        return not log.snapshot or codec.is_tagged(log.base, key, "snapshot")
     except Damaged:
         return False
 
@@ -193,8 +195,8 @@ def is_valid_snapshot(snapshot: Snapshot, own: bytes | None, following: Segment 
 def read_snapshot(bucket: Bucket, keys: Keys, seq: int, parallel: int = 1) -> Snapshot | None:
     """The snapshot at `seq`, checked against the chain; None when it is gone, damaged or does not count. `parallel`:
     more than 1 reads it and the segment that it names at the same time."""
-    found = _read_snapshot(bucket, keys, seq, parallel)
-    return found[0] if found is not None else None
+    read = _read_snapshot(bucket, keys, seq, parallel)
+    return read[0] if read is not None else None
 
 
 def _read_snapshot(bucket: Bucket, keys: Keys, seq: int, parallel: int) -> tuple[Snapshot, bytes, bytes] | None:
@@ -234,16 +236,16 @@ def list_snapshots(bucket: Bucket, keys: Keys) -> list[int]:
 
 def iter_snapshots(bucket: Bucket, keys: Keys, upto: int | None = None, parallel: int = 1) -> Iterator[Snapshot]:
     """The snapshots that count, newest first, none beyond `upto`."""
-    for found, _, _ in _iter_snapshots(bucket, keys, upto, parallel):
-        yield found
+    for snapshot, _, _ in _iter_snapshots(bucket, keys, upto, parallel):
+        yield snapshot
 
 
 def _iter_snapshots(
     bucket: Bucket, keys: Keys, upto: int | None, parallel: int
 ) -> Iterator[tuple[Snapshot, bytes, bytes]]:
     for seq in sorted((s for s in list_snapshots(bucket, keys) if upto is None or s <= upto), reverse=True):
-        if (found := _read_snapshot(bucket, keys, seq, parallel)) is not None:
-            yield found
+        if (read := _read_snapshot(bucket, keys, seq, parallel)) is not None:
+            yield read
 
 
 # --- replay
@@ -251,19 +253,19 @@ def _iter_snapshots(
 
 def apply_segment(at: Replay, job: str, seq: int, data: bytes) -> Replay:
     """`at` and the segment whose bytes are `data`; Damaged when it does not follow (I2: chain, numbers, epochs)."""
-    found = codec.decode_segment(data, job=job, seq=seq)
-    if found.prev != at.hash:
+    segment = codec.decode_segment(data, job=job, seq=seq)
+    if segment.prev != at.hash:
         raise Damaged(f"record {seq} of job {job} is damaged: it does not chain to record {at.seq}.")
-    state, opening = at.state, found.opening
+    state, opening = at.state, segment.opening
     if opening is not None:
-        fits = opening.epoch == found.epoch > state.epoch and opening.run == found.run
+        fits = opening.epoch == segment.epoch > state.epoch and opening.run == segment.run
     else:
-        fits = bool(state.openings) and (found.epoch, found.run) == (state.epoch, state.openings[-1].opening.run)
-        fits = fits and found.origin <= found.epoch
+        fits = bool(state.openings) and (segment.epoch, segment.run) == (state.epoch, state.openings[-1].opening.run)
+        fits = fits and segment.origin <= segment.epoch
     if not fits:
-        raise Damaged(f"record {seq} of job {job} is damaged: epoch {found.epoch} follows epoch {state.epoch}.")
-    for record in found.records:
-        state = apply(state, seq, found.origin, record)
+        raise Damaged(f"record {seq} of job {job} is damaged: epoch {segment.epoch} follows epoch {state.epoch}.")
+    for record in segment.records:
+        state = apply(state, seq, segment.origin, record)
         if why := exceeded_limit(state):
             raise Damaged(f"record {seq} of job {job} is damaged: {why}.")
     return replace(
@@ -272,7 +274,7 @@ def apply_segment(at: Replay, job: str, seq: int, data: bytes) -> Replay:
         seq=seq,
         hash=digest(data),
         last=data,
-        time=found.time,
+        time=segment.time,
         segments_read=at.segments_read + 1,
         bytes_read=at.bytes_read + len(data),
     )
@@ -301,9 +303,9 @@ def continue_replay(
     """What the log says now (up to segment `upto`), from what it said at `at`: one listing, and only what is new. The
     same errors as replay's; where it does not go on from there (retention has passed, or damage) it is read anew."""
     if at.damage is None and (upto is None or at.seq <= upto):
-        found = _continue(bucket, keys, at, upto, parallel)
-        if found.damage is None:
-            return found
+        log = _continue(bucket, keys, at, upto, parallel)
+        if log.damage is None:
+            return log
     return replay(bucket, keys, upto, parallel=parallel)
 
 
@@ -327,29 +329,29 @@ class KnownEnd(msgspec.Struct, frozen=True):
         return ""
 
 
-def check_end(found: Replay, job: str, reached: KnownEnd) -> Replay:
-    """`found`, which is damaged when it ends before the log had come so far, or in another segment."""
-    if found.damage is not None or not (why := reached.lacks(job, found.seq, found.hash)):
-        return found
-    missing = found.seq < reached.seq
-    good = found.seq if missing else found.seq - 1
-    return replace(found, damage=Damage(good + 1, why, good, found.time, missing=missing))
+def check_end(log: Replay, job: str, reached: KnownEnd) -> Replay:
+    """`log`, which is damaged when it ends before the log had come so far, or in another segment."""
+    if log.damage is not None or not (why := reached.lacks(job, log.seq, log.hash)):
+        return log
+    missing = log.seq < reached.seq
+    good = log.seq if missing else log.seq - 1
+    return replace(log, damage=Damage(good + 1, why, good, log.time, missing=missing))
 
 
-def _explain_damage(bucket: Bucket, keys: Keys, found: Replay) -> Replay:
+def _explain_damage(bucket: Bucket, keys: Keys, log: Replay) -> Replay:
     """Tell what retention took (a replay up to an old record was asked for) from damage."""
-    lost = found.damage
+    lost = log.damage
     newest = next(iter_snapshots(bucket, keys), None)
     if lost is None or not lost.missing or newest is None or newest.seq < lost.seq:
-        return found
+        return log
     why = f"record {lost.seq} of job {keys.job} is no longer kept; what is kept begins at record {newest.seq}."
-    return replace(found, damage=replace(lost, why=why))
+    return replace(log, damage=replace(lost, why=why))
 
 
 def _begin(bucket: Bucket, keys: Keys, upto: int | None, parallel: int) -> Replay:
-    for found, base, last in _iter_snapshots(bucket, keys, upto, 1 if _is_near(bucket) else parallel):
-        seq, hash, time = found.seq, found.hash, found.time
-        return Replay(state=found.state, seq=seq, hash=hash, time=time, snapshot=seq, last=last, base=base)
+    for snapshot, base, last in _iter_snapshots(bucket, keys, upto, 1 if _is_near(bucket) else parallel):
+        seq, hash, time = snapshot.seq, snapshot.hash, snapshot.time
+        return Replay(state=snapshot.state, seq=seq, hash=hash, time=time, snapshot=seq, last=last, base=base)
     return Replay()
 
 
@@ -357,8 +359,8 @@ def iter_replays_back(bucket: Bucket, keys: Keys, upto: int) -> Iterator[Replay]
     """What `replay` says up to each record that can be read, from `upto` down."""
     while upto > 0:
         begin = _begin(bucket, keys, upto, PARALLEL)
-        found = [begin, *_steps(bucket, keys, begin, upto, PARALLEL)]
-        yield from (at for at in reversed(found) if at.seq > 0 and at.damage is None)
+        replays = [begin, *_steps(bucket, keys, begin, upto, PARALLEL)]
+        yield from (at for at in reversed(replays) if at.seq > 0 and at.damage is None)
         upto = begin.seq - 1
 
 
@@ -372,14 +374,14 @@ def _steps(bucket: Bucket, keys: Keys, at: Replay, upto: int | None, parallel: i
     """What the log says at each record behind `at`; where that ends in damage, the last one says so."""
     listed = (keys.seq_of(e.key) for e in bucket.list(keys.log, keys.segment(at.seq) if at.seq else ""))
     seqs = [s for s in listed if s is not None and s > at.seq and (upto is None or s <= upto)]
-    for seq, found in zip(seqs, _fetch(bucket, keys, seqs, parallel), strict=True):
+    for seq, data in zip(seqs, _fetch(bucket, keys, seqs, parallel), strict=True):
         try:
-            if seq != at.seq + 1 or found is None:
+            if seq != at.seq + 1 or data is None:
                 yield _missing(at, keys)
                 return
-            if isinstance(found, Damaged):
-                raise found
-            at = apply_segment(at, keys.job, seq, found)
+            if isinstance(data, Damaged):
+                raise data
+            at = apply_segment(at, keys.job, seq, data)
         except Damaged as error:
             yield replace(at, damage=Damage(at.seq + 1, error.what, at.seq, at.time))
             return

@@ -167,7 +167,7 @@ def old_enough(updated: float, now: float, age: float) -> bool:
 
 
 def openings_known_from(state: State) -> int:
-    """The first seq for which `state` knows every opening. A state names only the newest KEEP_OPENINGS; what is older
+    """The first seq for which `state` knows every opening. A state names only the newest MAX_OPENINGS; what is older
     was cleaned when it was newer, and is left alone."""
     return 0 if state.opened <= len(state.openings) else state.openings[0].seq - 1
 

@@ -50,35 +50,35 @@ from wal_agent.records import (
     ending,
 )
 
-KEEP_OPENINGS = 64
-KEEP_ENDS = 16
+MAX_OPENINGS = 64
+MAX_ENDS = 16
 MAX_OPEN = 20_000  # calls in flight, far above what an agent has; a state with more would cost minutes and gigabytes
 MAX_FILES = 20_000
 MAX_INSIDE = 100  # repositories in the working tree with captures of their own; a run saves fewer
 MAX_PACKS = 1000  # of the captured working tree, which is sent whole again long before
 MAX_CALL = 10**18  # number of a call; the next one must still fit what snapshots are written in
-KEEP_UNLOGGED = 16  # calls that ran without being logged; a run ends at the first one
-KEEP_UNHELD = 64
-KEEP_WAITING = 16  # prompts behind the last completed turn
+MAX_UNLOGGED = 16  # calls that ran without being logged; a run ends at the first one
+MAX_UNHELD = 64
+MAX_PROMPTS = 16  # prompts behind the last completed turn
 MAX_WAITING = 4096  # bytes of each
-KEEP_PIDS = 64  # processes of a call that runs on
-KEEP_LOOKED = 16  # calls that an answer names
+MAX_PIDS = 64  # processes of a call that runs on
+MAX_LOOKED = 16  # calls that an answer names
 MAX_BRIEF = 2048  # bytes of such a call's input
-KEEP_RECENT = 50
-KEEP_INPUT = 600  # bytes of a recent call's input, and
-KEEP_OUTPUT = 1200  # of its result: some more than a checkpoint shows, so that secrets are found before it is cut
-KEEP_CHECKPOINTS = 48
-KEEP_COMPACTIONS = 64
-KEEP_COMPACTED = 16  # files, and open calls, that a compaction names
-KEEP_SHELVED = 8  # agents whose sessions are kept beside that of the agent that has the job, and
-KEEP_SHELVED_CALLS = 32  # ended calls that the newest capture of each may lack
+MAX_RECENT = 50
+MAX_INPUT = 600  # bytes of a recent call's input, and
+MAX_OUTPUT = 1200  # of its result: some more than a checkpoint shows, so that secrets are found before it is cut
+MAX_CHECKPOINTS = 48
+MAX_COMPACTIONS = 64
+MAX_COMPACTED = 16  # files, and open calls, that a compaction names
+MAX_SHELVED = 8  # agents whose sessions are kept beside that of the agent that has the job, and
+MAX_SHELVED_CALLS = 32  # ended calls that the newest capture of each may lack
 MAX_OUTCOME = 300  # characters of what became of a control message
 MAX_NAME = 100  # characters of a message's sender, and of its id: inbox.NAME allows no more
-KEEP_MESSAGES = 300  # given messages: who sends one of them again, sends nothing
-KEEP_REWRITES = 64  # with the file that was before each
-KEEP_MARKS = 64
-KEEP_TASKS = 256
-KEEP_PAST = 32  # transcripts of sessions that the job has left
+MAX_MESSAGES = 300  # given messages: who sends one of them again, sends nothing
+MAX_REWRITES = 64  # with the file that was before each
+MAX_MARKS = 64
+MAX_TASKS = 256
+MAX_PAST = 32  # transcripts of sessions that the job has left
 MAX_CHECKPOINT = 22 << 10  # bytes of one
 MAX_PLAN = 16 << 10  # bytes of the input of a call that states the plan
 TASK_TOOLS = frozenset(("TaskCreate", "TaskUpdate"))  # of Claude Code: a call for each step and each change of one
@@ -88,7 +88,7 @@ PLAN_TOOLS = TASK_TOOLS | {  # and, the whole plan in one call, of the others an
 MAX_STEPS = 2000  # names under which values and results are kept
 STEP_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/@+-]{0,99}")  # safe in a command that is shown for pasting
 MAX_STEP_RECORD = 10 << 10  # bytes of a record about one, in MessagePack; bulk is in blobs
-KEEP_UNSETTLED = (
+MAX_UNSETTLED = (
     256  # ended calls; with their payloads inline (64 KiB each) they fit a snapshot, whatever the agent does
 )
 
@@ -293,7 +293,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Everything that recovery may rest on, as of one place in the log."""
 
     epoch: int = 0
-    openings: tuple[OpeningAt, ...] = ()  # the newest KEEP_OPENINGS
+    openings: tuple[OpeningAt, ...] = ()  # the newest MAX_OPENINGS
     opened: int = 0  # how many openings there were in all
     session: str = ""
     turn: Literal["none", "started", "completed"] = "none"  # of the newest session; "none": it has had none yet
@@ -302,34 +302,34 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     turned: int = -1  # the newest epoch in which a turn began; 0: none; -1: not known (the snapshot is an older one)
     open: tuple[OpenCall, ...] = ()
     answers: tuple[Answer, ...] = ()  # one of each open call that the agent was asked about in a completed turn
-    unsettled: tuple[EndedCall, ...] = ()  # the newest KEEP_UNSETTLED
+    unsettled: tuple[EndedCall, ...] = ()  # the newest MAX_UNSETTLED
     files: dict[str, FileState] = {}
     workspace: Workspace | None = None  # the newest capture, with all packs that it needs
     inside: dict[str, Workspace] = {}  # the same of each repository in it, by its folder
-    unheld: tuple[EndedCall, ...] = ()  # changing calls that ran and whose changes it may lack; the newest KEEP_UNHELD
+    unheld: tuple[EndedCall, ...] = ()  # changing calls that ran and whose changes it may lack; the newest MAX_UNHELD
     unheld_more: int = 0  # further ones
     home: int = 0  # the newest epoch under which the agent was started; a refused run opens too
     ended: RunEnded | None = None  # of that epoch
-    ends: tuple[RunEnded, ...] = ()  # the newest KEEP_ENDS, of all epochs
+    ends: tuple[RunEnded, ...] = ()  # the newest MAX_ENDS, of all epochs
     recovery: Recovery | None = None  # the newest
     unlogged: tuple[UnloggedCall, ...] = ()  # until a later run, whose recovery reports them, has completed a turn
-    recent: tuple[RecentCall, ...] = ()  # the newest KEEP_RECENT
+    recent: tuple[RecentCall, ...] = ()  # the newest MAX_RECENT
     plan: PlanCall | None = None  # of the agent's own plan tool
     progress: Progress | None = None  # what was said of the task, newest words of each field
-    checkpoints: tuple[CheckpointAt, ...] = ()  # the newest KEEP_CHECKPOINTS
-    compactions: tuple[CompactionAt, ...] = ()  # the newest KEEP_COMPACTIONS
+    checkpoints: tuple[CheckpointAt, ...] = ()  # the newest MAX_CHECKPOINTS
+    compactions: tuple[CompactionAt, ...] = ()  # the newest MAX_COMPACTIONS
     compacted: int = 0  # the newest one's number
     checkpointed: int = 0  # the newest one's number
     steps: dict[str, StepAt] = {}  # by name, at most MAX_STEPS
     state_version: int = 0  # the newest one that a kept value got
     agent: str = ""  # that the job was handed to, "" if it never was
-    shelf: dict[str, ShelvedSession] = {}  # sessions of agents that had the job before, at most KEEP_SHELVED
-    past: tuple[PastFile, ...] = ()  # the newest KEEP_PAST
-    rewrites: tuple[RewriteAt, ...] = ()  # the newest KEEP_REWRITES
+    shelf: dict[str, ShelvedSession] = {}  # sessions of agents that had the job before, at most MAX_SHELVED
+    past: tuple[PastFile, ...] = ()  # the newest MAX_PAST
+    rewrites: tuple[RewriteAt, ...] = ()  # the newest MAX_REWRITES
     rewritten: int = 0  # the newest one's number
-    marks: dict[str, MarkAt] = {}  # by name, the newest KEEP_MARKS
-    tasks: dict[str, TaskAt] = {}  # by the task's job, the newest KEEP_TASKS
-    messages: tuple[MessageAt, ...] = ()  # in the order in which they were given, the newest KEEP_MESSAGES
+    marks: dict[str, MarkAt] = {}  # by name, the newest MAX_MARKS
+    tasks: dict[str, TaskAt] = {}  # by the task's job, the newest MAX_TASKS
+    messages: tuple[MessageAt, ...] = ()  # in the order in which they were given, the newest MAX_MESSAGES
     handoff: Handoff | None = None  # until the agent that it went to has completed a turn
     next_call: int = 1
     calls: int = 0
@@ -405,7 +405,7 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
     replace = msgspec.structs.replace
     match record:
         case Opening():
-            openings = (*state.openings, OpeningAt(seq, record))[-KEEP_OPENINGS:]
+            openings = (*state.openings, OpeningAt(seq, record))[-MAX_OPENINGS:]
             return replace(state, epoch=record.epoch, openings=openings, opened=state.opened + 1)
         case AgentStarted(resumed=True):
             return replace(state, session=record.session, home=epoch, ended=None)
@@ -430,7 +430,7 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
                 turn="started" if state.turn == "none" else state.turn,  # a call proves a turn, whoever makes it
                 turned=max(state.turned, epoch),
                 open=(*state.open, OpenCall(seq, epoch, record)),
-                recent=(*state.recent, _recent(record))[-KEEP_RECENT:],
+                recent=(*state.recent, _recent(record))[-MAX_RECENT:],
                 next_call=max(state.next_call, record.call + 1),
                 calls=state.calls + 1,
                 last_tool=record.tool,
@@ -448,14 +448,14 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             )
             return replace(
                 state,
-                unheld=unheld[-KEEP_UNHELD:],
-                unheld_more=state.unheld_more + max(0, len(unheld) - KEEP_UNHELD),
+                unheld=unheld[-MAX_UNHELD:],
+                unheld_more=state.unheld_more + max(0, len(unheld) - MAX_UNHELD),
                 open=tuple(c for c in state.open if c.intent.call != record.call),
                 recent=tuple(_ended_recent(c, record) for c in state.recent) if mine else state.recent,
                 **_planned(state, mine, record),
                 answers=tuple(a for a in state.answers if a.call != record.call),
-                unsettled=(*state.unsettled, *(EndedCall(c.intent, record) for c in mine))[-KEEP_UNSETTLED:],
-                unlogged=(*state.unlogged, *(c for c in ran if record.by == "session"))[-KEEP_UNLOGGED:],
+                unsettled=(*state.unsettled, *(EndedCall(c.intent, record) for c in mine))[-MAX_UNSETTLED:],
+                unlogged=(*state.unlogged, *(c for c in ran if record.by == "session"))[-MAX_UNLOGGED:],
             )
         case FileDelta():
             old = state.files.get(record.path)
@@ -482,7 +482,7 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
                 workspace=_with_packs(state.workspace, record),
                 inside={name: each for name, each in state.inside.items() if name in record.inside},
                 unheld=unheld,
-                unheld_more=state.unheld_more if len(unheld) == KEEP_UNHELD else 0,
+                unheld_more=state.unheld_more if len(unheld) == MAX_UNHELD else 0,
             )
         case Recovery():
             return replace(state, recovery=record, recoveries=state.recoveries + 1)
@@ -494,19 +494,19 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case Checkpoint():
             if len(record.body) > MAX_CHECKPOINT:
                 return state  # none that a run has written
-            newest = (*state.checkpoints, CheckpointAt(seq, epoch, record))[-KEEP_CHECKPOINTS:]
+            newest = (*state.checkpoints, CheckpointAt(seq, epoch, record))[-MAX_CHECKPOINTS:]
             tasks = state.tasks
             if record.task and record.task not in tasks:
-                tasks = dict([*tasks.items(), (record.task, TaskAt(seq, epoch, record.number))][-KEEP_TASKS:])
+                tasks = dict([*tasks.items(), (record.task, TaskAt(seq, epoch, record.number))][-MAX_TASKS:])
             return replace(state, checkpoints=newest, tasks=tasks, checkpointed=max(state.checkpointed, record.number))
         case Compaction():
-            begun = (*state.compactions, _compaction(state, seq, epoch, record))[-KEEP_COMPACTIONS:]
+            begun = (*state.compactions, _compaction(state, seq, epoch, record))[-MAX_COMPACTIONS:]
             return replace(state, compactions=begun, compacted=max(state.compacted, record.n))
         case CompactionDone():
             return replace(state, compactions=tuple(_compacted(c, record) for c in state.compactions))
         case Mark():
             others = [(name, each) for name, each in state.marks.items() if name != record.name]
-            return replace(state, marks=dict([*others, (record.name, MarkAt(seq, record))][-KEEP_MARKS:]))
+            return replace(state, marks=dict([*others, (record.name, MarkAt(seq, record))][-MAX_MARKS:]))
         case Rewrite():
             return _rewritten(state, seq, epoch, record)
         case Handoff():
@@ -520,7 +520,7 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case PhaseChange():
             return state
         case RunEnded():
-            return replace(state, ended=record, ends=(*state.ends, record)[-KEEP_ENDS:])
+            return replace(state, ended=record, ends=(*state.ends, record)[-MAX_ENDS:])
 
 
 def upgrade_state(state: State) -> State:
@@ -537,14 +537,14 @@ def _waiting(state: State, turn: Turn) -> tuple[Turn, ...]:
     if turn.state != "started" or not data:
         return before
     cut = Payload(size=min(len(data), MAX_WAITING), data=data[:MAX_WAITING])
-    return (*before, msgspec.structs.replace(turn, prompt=cut))[-KEEP_WAITING:]
+    return (*before, msgspec.structs.replace(turn, prompt=cut))[-MAX_PROMPTS:]
 
 
 def _held(state: State, record: Cut | RunsOn) -> State:
     """The open call with the newest word on it. What may change files may have changed them."""
     held = msgspec.structs.replace(record, why=record.why[:MAX_OUTCOME], result=None)
     if isinstance(held, RunsOn):
-        held = msgspec.structs.replace(held, task=held.task[:MAX_NAME], pids=held.pids[:KEEP_PIDS])
+        held = msgspec.structs.replace(held, task=held.task[:MAX_NAME], pids=held.pids[:MAX_PIDS])
     of = record.call
     return msgspec.structs.replace(
         state, open=tuple(msgspec.structs.replace(o, held=held) if o.intent.call == of else o for o in state.open)
@@ -556,7 +556,7 @@ def _with_answer(state: State, answer: Answer) -> tuple[Answer, ...]:
     if all(o.intent.call != answer.call for o in state.open):
         return state.answers
     before = next((a for a in state.answers if a.call == answer.call), answer)
-    looked = tuple(sorted({*before.looked, *answer.looked}))[-KEEP_LOOKED:]
+    looked = tuple(sorted({*before.looked, *answer.looked}))[-MAX_LOOKED:]
     merged = msgspec.structs.replace(answer, looked=looked, because=answer.because or before.because)
     return (*(a for a in state.answers if a.call != answer.call), merged)
 
@@ -570,9 +570,9 @@ def _compaction(state: State, seq: int, epoch: int, record: Compaction) -> Compa
         time=record.time,
         session=record.session[:200],
         trigger=record.trigger[:40],
-        files=tuple((path, file.size, file.sha256) for path, file in mine[:KEEP_COMPACTED]),
+        files=tuple((path, file.size, file.sha256) for path, file in mine[:MAX_COMPACTED]),
         call=state.next_call - 1,
-        open=tuple(o.intent.call for o in state.open[-KEEP_COMPACTED:]),
+        open=tuple(o.intent.call for o in state.open[-MAX_COMPACTED:]),
     )
 
 
@@ -586,7 +586,7 @@ def _with_message(state: State, seq: int, epoch: int, record: MessageGiven) -> t
     """One entry for each message; of too many those go first that were seen."""
     sender, id = _message_names(record)
     others = [m for m in state.messages if (m.sender, m.id) != (sender, id)]
-    if len(others) >= KEEP_MESSAGES:
+    if len(others) >= MAX_MESSAGES:
         others.remove(next((m for m in others if m.seen), others[0]))
     given = MessageAt(
         sender=sender,
@@ -615,9 +615,9 @@ def _seen(message: MessageAt, record: MessageSeen) -> MessageAt:
 
 def _handed_over(state: State, record: Handoff) -> State:
     call = state.next_call - 1
-    left = ShelvedSession(state.session, state.files, state.unsettled[-KEEP_SHELVED_CALLS:], call)
+    left = ShelvedSession(state.session, state.files, state.unsettled[-MAX_SHELVED_CALLS:], call)
     others = {name: each for name, each in state.shelf.items() if name not in (record.before, record.agent)}
-    shelf = dict([*others.items(), (record.before, left)][-KEEP_SHELVED:])
+    shelf = dict([*others.items(), (record.before, left)][-MAX_SHELVED:])
     back = state.shelf.get(record.agent, NO_SESSION)
     return msgspec.structs.replace(
         state,
@@ -635,7 +635,7 @@ def _rewritten(state: State, seq: int, epoch: int, record: Rewrite) -> State:
     before = state.files.get(record.path)
     if before is None or (before.size, before.sha256) != (record.size, record.sha256):
         return state
-    newest = (*state.rewrites, RewriteAt(seq, epoch, record, before))[-KEEP_REWRITES:]
+    newest = (*state.rewrites, RewriteAt(seq, epoch, record, before))[-MAX_REWRITES:]
     return msgspec.structs.replace(state, rewrites=newest, rewritten=max(state.rewritten, record.n))
 
 
@@ -645,13 +645,13 @@ def _with_past(state: State, path: str, time: float) -> tuple[PastFile, ...]:
     if file is None or file.size == 0 or not path.endswith(".jsonl"):
         return state.past
     others = (p for p in state.past if (p.name, p.file.session) != (path, file.session))
-    return (*others, PastFile(path, file, time))[-KEEP_PAST:]
+    return (*others, PastFile(path, file, time))[-MAX_PAST:]
 
 
 def _recent(intent: Intent) -> RecentCall:
     input = intent.input
     return RecentCall(
-        intent.call, intent.tool[:200], intent.cls, intent.time, (input.data or b"")[:KEEP_INPUT], input.size
+        intent.call, intent.tool[:200], intent.cls, intent.time, (input.data or b"")[:MAX_INPUT], input.size
     )
 
 
@@ -662,7 +662,7 @@ def _ended_recent(call: RecentCall, end: End) -> RecentCall:
     return msgspec.structs.replace(
         call,
         how="done" if end.finding == "completed" else end.how,
-        output=(data or end.why.encode("utf-8", "replace"))[:KEEP_OUTPUT],
+        output=(data or end.why.encode("utf-8", "replace"))[:MAX_OUTPUT],
         duration_ms=end.duration_ms,
     )
 

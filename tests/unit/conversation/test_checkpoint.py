@@ -45,7 +45,7 @@ from wal_agent.records import (
     Turn,
     Workspace,
 )
-from wal_agent.wal.state import KEEP_CHECKPOINTS, KEEP_RECENT, MAX_CHECKPOINT, State, apply, apply_all
+from wal_agent.wal.state import MAX_CHECKPOINT, MAX_CHECKPOINTS, MAX_RECENT, State, apply, apply_all
 
 SECRET = "ghp_" + "a1B2c3D4e5" * 4
 TASK = "Task: Move the shop to v2 (planning, 50 %)"
@@ -166,7 +166,7 @@ def test_rebuilt_it_equals_the_one_made(records: Sequence[AnyRecord]) -> None:
 def test_it_is_bounded_and_redacted_whatever_the_calls_are() -> None:
     big = json.dumps({"command": f"deploy --token {SECRET} " + "é" * 5000}).encode()
     calls: list[AnyRecord] = []
-    for n in range(1, KEEP_RECENT + 20):
+    for n in range(1, MAX_RECENT + 20):
         calls += [
             intent(n, tool=f"tool_{SECRET}" * 9, input=big, cls="mutation"),
             End(time=6.0, call=n, how="done", by="hook", result=payload(f"out {SECRET} ".encode() + b"x" * 9000)),
@@ -178,7 +178,7 @@ def test_it_is_bounded_and_redacted_whatever_the_calls_are() -> None:
     assert len(made.body) <= MAX_CHECKPOINT and SECRET.encode() not in made.body
     found = read_document(made)
     assert 0 < len(found.context.tool_calls) <= 50
-    assert found.context.tool_calls[-1].call == KEEP_RECENT + 19
+    assert found.context.tool_calls[-1].call == MAX_RECENT + 19
     assert all(len(c.input) <= 200 and len(c.output) <= 500 for c in found.context.tool_calls)
 
 
@@ -216,9 +216,9 @@ def test_one_changed_byte_is_found() -> None:
 
 def test_the_state_keeps_the_newest_and_none_that_is_too_long() -> None:
     state = told(asked())
-    for n in range(KEEP_CHECKPOINTS + 5):
+    for n in range(MAX_CHECKPOINTS + 5):
         state = kept(state, at=n + 1)
-    assert [c.record.number for c in state.checkpoints] == list(range(6, KEEP_CHECKPOINTS + 6))
+    assert [c.record.number for c in state.checkpoints] == list(range(6, MAX_CHECKPOINTS + 6))
     assert kept(state, at=99, body=b"x" * (MAX_CHECKPOINT + 1)).checkpoints == state.checkpoints
 
 

@@ -275,7 +275,7 @@ def test_what_a_restore_put_there_is_not_taken_for_the_agents_words(machine: Mac
 def test_what_only_this_machine_had_survives_one_recovery_after_another(machine: Machine) -> None:
     machine.main.parent.mkdir(parents=True)
     machine.main.write_bytes(b"one\ntwo\n")
-    for n in range(restore_session.KEEP_RESTORES * 2):
+    for n in range(restore_session.MAX_RESTORES * 2):
         got = machine.restore({MAIN: b"one\n"}, f"notice {n}\n")
         drop_old_restores(machine.ours)
         assert machine.main.read_bytes() == b"one\ntwo\ncall 1\nnotice %d\n" % n

@@ -12,7 +12,7 @@ from wal_agent.errors import ConfigError, UsageError
 from wal_agent.records import Owner
 from wal_agent.supervise.identity import default_job, read_owner
 from wal_agent.supervise.settings import load, refuse_skip, wants_of
-from wal_agent.wal.state import KEEP_ENDS
+from wal_agent.wal.state import MAX_ENDS
 
 ENV = {"HOME": "/home/me"}
 
@@ -100,7 +100,7 @@ def test_what_the_own_file_may_not_say(shop: Path, tmp_path: Path, text: str, sa
 
 
 def test_as_many_crashes_can_be_counted_as_a_limit_may_ask_for(shop: Path) -> None:
-    assert MAX_CRASHES == KEEP_ENDS
+    assert MAX_CRASHES == MAX_ENDS
     found = load("gemini", shop, {**ENV, "WAL_AGENT_RESTART_LIMIT": "16"}, {}).restart_limit
     assert found == 16 and isinstance(found, int)
 

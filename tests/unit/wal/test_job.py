@@ -218,7 +218,7 @@ def test_a_tail_that_grew_is_read() -> None:
     known = read_tail(world.bucket, KEYS)
     old.writer.append(intent(1))
     drain(old)
-    assert read_tail(world.bucket, KEYS, known=known) == read_tail(world.bucket, KEYS) != known
+    assert read_tail(world.bucket, KEYS, before=known) == read_tail(world.bucket, KEYS) != known
 
 
 def test_an_opening_in_a_hole_of_retention_is_placed_again_at_the_real_tail() -> None:

@@ -44,13 +44,13 @@ from wal_agent.wal.retention import (
     openings_known_from,
     referenced_blobs,
 )
-from wal_agent.wal.state import KEEP_OPENINGS, FileState, OpeningAt, State
+from wal_agent.wal.state import MAX_OPENINGS, FileState, OpeningAt, State
 
 
 def opened_at(seqs: list[int]) -> State:
     opening = World().open("a").replay.state.openings[0].opening
     kept = [OpeningAt(s, opening) for s in seqs]
-    return State(openings=tuple(kept[-KEEP_OPENINGS:]), opened=len(seqs))
+    return State(openings=tuple(kept[-MAX_OPENINGS:]), opened=len(seqs))
 
 
 @settings(deadline=None)
@@ -83,7 +83,7 @@ def test_what_is_kept_begins_behind_the_last_gap() -> None:
 
 
 def test_where_not_every_opening_is_known_nothing_goes() -> None:
-    many = opened_at(list(range(10, 10 * (KEEP_OPENINGS + 2), 10)))
+    many = opened_at(list(range(10, 10 * (MAX_OPENINGS + 2), 10)))
     assert openings_known_from(many) == 19
     assert openings_known_from(opened_at([1, 5])) == 0 == openings_known_from(opened_at([3, 5]))
 

@@ -18,7 +18,7 @@ from wal_agent.wal import codec
 from wal_agent.wal import spool as spools
 from wal_agent.wal.job import close_job
 from wal_agent.wal.reader import replay
-from wal_agent.wal.state import KEEP_OPENINGS
+from wal_agent.wal.state import MAX_OPENINGS
 
 LOST, LANDED = "dropped", "lost"
 POINTS = ["spool.before_begin", "spool.before_rename", "spool.after_rename", "spool.before_drop", "append.after_ack"]
@@ -313,11 +313,11 @@ def test_however_many_starts_failed_a_good_spool_comes_into_the_log(
 
     with monkeypatch.context() as patch:
         patch.setattr(spools, "_write", full)
-        for n in range(KEEP_OPENINGS + 2):
+        for n in range(MAX_OPENINGS + 2):
             with pytest.raises(ConfigError, match="No space left"):
                 disk.start(f"b{n}")
     state = disk.start("c").replay.state
-    assert state.opened == KEEP_OPENINGS + 4
+    assert state.opened == MAX_OPENINGS + 4
     assert calls(world) == [(1, "one"), (2, "two")]
 
 

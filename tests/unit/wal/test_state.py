@@ -24,14 +24,14 @@ from wal_agent.records import (
     Workspace,
 )
 from wal_agent.wal.state import (
-    KEEP_COMPACTIONS,
-    KEEP_OPENINGS,
-    KEEP_PAST,
-    KEEP_SHELVED,
-    KEEP_UNHELD,
-    KEEP_UNLOGGED,
-    KEEP_UNSETTLED,
     MAX_BRIEF,
+    MAX_COMPACTIONS,
+    MAX_OPENINGS,
+    MAX_PAST,
+    MAX_SHELVED,
+    MAX_UNHELD,
+    MAX_UNLOGGED,
+    MAX_UNSETTLED,
     State,
     apply,
     apply_all,
@@ -91,12 +91,12 @@ def test_calls_whose_changes_no_capture_has() -> None:
 def test_what_is_kept_of_such_calls_is_bounded() -> None:
     state = State()
     data = b"x" * 60_000
-    for n in range(1, KEEP_UNHELD + 11):
+    for n in range(1, MAX_UNHELD + 11):
         begun = msgspec.structs.replace(intent(n), input=Payload(size=len(data), data=data))
         state = apply_all(state, n, 1, [begun, end(n)])
-    assert unheld(state) == list(range(11, KEEP_UNHELD + 11))
+    assert unheld(state) == list(range(11, MAX_UNHELD + 11))
     assert state.unheld_more == 10
-    assert sum(e.intent.input.size for e in state.unheld) == KEEP_UNHELD * MAX_BRIEF
+    assert sum(e.intent.input.size for e in state.unheld) == MAX_UNHELD * MAX_BRIEF
     assert apply(state, 1, 1, tree(20)).unheld_more == 0
 
 
@@ -107,14 +107,14 @@ def test_a_file_begun_anew_has_nothing_of_the_old_one() -> None:
 
 def test_it_does_not_grow_with_the_session() -> None:
     state = State()
-    for n in range(1, KEEP_UNSETTLED + 50):
+    for n in range(1, MAX_UNSETTLED + 50):
         state = apply_all(state, n, 1, [intent(n), end(n)])
-    assert len(state.unsettled) == KEEP_UNSETTLED
-    assert state.unsettled[-1].intent.call == KEEP_UNSETTLED + 49
+    assert len(state.unsettled) == MAX_UNSETTLED
+    assert state.unsettled[-1].intent.call == MAX_UNSETTLED + 49
     opening = World().open("a").replay.state.openings[0].opening
-    for n in range(KEEP_OPENINGS + 9):
+    for n in range(MAX_OPENINGS + 9):
         state = apply(state, n, n, opening)
-    assert (len(state.openings), state.opened) == (KEEP_OPENINGS, KEEP_OPENINGS + 9)
+    assert (len(state.openings), state.opened) == (MAX_OPENINGS, MAX_OPENINGS + 9)
 
 
 def test_the_home_is_the_newest_opening_under_which_the_agent_was_started() -> None:
@@ -209,14 +209,14 @@ def test_turn_and_prompt_are_the_newest_sessions(records: list[tuple[int, AnyRec
 
 def test_calls_that_ran_unlogged_are_kept_until_a_later_run_has_completed_a_turn() -> None:
     """A recovery that is cut off before its turn is over reports them again. Bounded (I9)."""
-    late = [msgspec.structs.replace(intent(n), unlogged=True) for n in range(1, KEEP_UNLOGGED + 3)]
+    late = [msgspec.structs.replace(intent(n), unlogged=True) for n in range(1, MAX_UNLOGGED + 3)]
     ends = [End(time=1.0, call=i.call, how="done", by="session") for i in late]
     completed = Turn(time=2.0, state="completed", session="s")
     state = apply_all(State(), 1, 1, [intent(90), end(90), *late, *ends, completed])
-    assert [c.intent.call for c in state.unlogged] == list(range(3, KEEP_UNLOGGED + 3))
+    assert [c.intent.call for c in state.unlogged] == list(range(3, MAX_UNLOGGED + 3))
     assert {c.how for c in state.unlogged} == {"done"}
     state = apply_all(state, 2, 2, [Turn(time=3.0, state="started", session="s")])
-    assert len(state.unlogged) == KEEP_UNLOGGED
+    assert len(state.unlogged) == MAX_UNLOGGED
     assert apply(state, 3, 2, completed).unlogged == ()
 
 
@@ -235,8 +235,8 @@ def test_a_compaction_names_the_conversation_as_it_was_before() -> None:
     assert (found.call, found.open, state.compacted) == (1, (1,), 1)
     again = [CompactionDone(time=2.5, n=1, session="another"), CompactionDone(time=2.5, n=1, session="s", lost=True)]
     assert [(c.done, c.lost) for c in apply_all(state, 5, 2, again).compactions] == [(True, True)]
-    many = apply_all(state, 5, 2, [Compaction(time=3.0, n=n, session="s") for n in range(2, KEEP_COMPACTIONS + 9)])
-    assert len(many.compactions) == KEEP_COMPACTIONS and many.compacted == KEEP_COMPACTIONS + 8
+    many = apply_all(state, 5, 2, [Compaction(time=3.0, n=n, session="s") for n in range(2, MAX_COMPACTIONS + 9)])
+    assert len(many.compactions) == MAX_COMPACTIONS and many.compacted == MAX_COMPACTIONS + 8
 
 
 def test_a_handoff_puts_the_session_aside_and_the_way_back_brings_it_again() -> None:
@@ -259,9 +259,9 @@ def test_a_handoff_puts_the_session_aside_and_the_way_back_brings_it_again() -> 
 
 def test_sessions_aside_are_bounded() -> None:
     state = State()
-    for n in range(KEEP_SHELVED + 5):
+    for n in range(MAX_SHELVED + 5):
         state = apply(state, n, n, Handoff(time=1.0, before=f"a{n}", agent=f"a{n + 1}"))
-    assert len(state.shelf) == KEEP_SHELVED and f"a{KEEP_SHELVED + 4}" in state.shelf
+    assert len(state.shelf) == MAX_SHELVED and f"a{MAX_SHELVED + 4}" in state.shelf
 
 
 def test_a_transcript_that_the_job_leaves_is_kept() -> None:
@@ -280,6 +280,6 @@ def test_a_transcript_that_the_job_leaves_is_kept() -> None:
         State(), 1, 1, [saved("a", path="todo.json"), FileGone(time=2.0, path="todo.json"), saved("e", 0)]
     )
     assert apply(other, 2, 1, gone).past == ()
-    for n in range(KEEP_PAST + 5):
+    for n in range(MAX_PAST + 5):
         state = apply_all(state, 3, 1, [saved(f"s{n}"), gone])
-    assert len(state.past) == KEEP_PAST and state.past[-1].file.session == f"s{KEEP_PAST + 4}"
+    assert len(state.past) == MAX_PAST and state.past[-1].file.session == f"s{MAX_PAST + 4}"

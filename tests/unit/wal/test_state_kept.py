@@ -40,18 +40,18 @@ from wal_agent.records import (
 )
 from wal_agent.wal import state as states
 from wal_agent.wal.state import (
-    KEEP_COMPACTED,
-    KEEP_INPUT,
-    KEEP_MARKS,
-    KEEP_MESSAGES,
-    KEEP_OUTPUT,
-    KEEP_RECENT,
-    KEEP_REWRITES,
-    KEEP_TASKS,
     MAX_CALL,
     MAX_CHECKPOINT,
+    MAX_COMPACTED,
+    MAX_INPUT,
+    MAX_MARKS,
+    MAX_MESSAGES,
+    MAX_OUTPUT,
     MAX_PLAN,
+    MAX_RECENT,
+    MAX_REWRITES,
     MAX_STEP_RECORD,
+    MAX_TASKS,
     FileState,
     OpenCall,
     ShelvedSession,
@@ -96,15 +96,15 @@ def test_a_recent_call_has_the_beginnings_of_input_and_result() -> None:
     before, state = after(long), after(long, done)
     assert (before.recent[0].how, before.recent[0].output) == ("", b"")
     (call,) = state.recent
-    assert (call.input, call.size, call.output) == (b"i" * KEEP_INPUT, 9_000, b"r" * KEEP_OUTPUT)
+    assert (call.input, call.size, call.output) == (b"i" * MAX_INPUT, 9_000, b"r" * MAX_OUTPUT)
     assert (call.how, call.duration_ms) == ("done", 7)
     denied = after(intent(1), msgspec.structs.replace(end(1), how="refused", why="no"))
     assert denied.recent[0].output == b"no", "without a result, why it ended so"
 
 
 def test_only_the_newest_calls_are_recent_and_each_end_belongs_to_its_own() -> None:
-    state = after(*(intent(n) for n in range(1, KEEP_RECENT + 4)), end(5), end(99))
-    assert [c.call for c in state.recent] == list(range(4, KEEP_RECENT + 4))
+    state = after(*(intent(n) for n in range(1, MAX_RECENT + 4)), end(5), end(99))
+    assert [c.call for c in state.recent] == list(range(4, MAX_RECENT + 4))
     assert [c.call for c in state.recent if c.how] == [5]
 
 
@@ -228,15 +228,15 @@ def test_a_checkpoint_that_no_run_writes_is_not_kept() -> None:
 
 def test_the_newest_checkpoints_are_kept_and_numbers_never_go_back() -> None:
     state = after(*(checkpoint(n) for n in range(1, 60)), checkpoint(7))
-    assert len(state.checkpoints) == states.KEEP_CHECKPOINTS and state.checkpointed == 59
+    assert len(state.checkpoints) == states.MAX_CHECKPOINTS and state.checkpointed == 59
 
 
 def test_a_task_begins_behind_its_first_checkpoint() -> None:
     state = apply(State(), 4, 2, checkpoint(3, task="job-1"))
     state = apply(state, 9, 3, checkpoint(5, task="job-1"))
     assert [(name, at.seq, at.epoch, at.checkpoint) for name, at in state.tasks.items()] == [("job-1", 4, 2, 3)]
-    many = after(*(checkpoint(n, task=f"t{n}") for n in range(KEEP_TASKS + 2)), state=state)
-    assert len(many.tasks) == KEEP_TASKS and "job-1" not in many.tasks and "t2" in many.tasks
+    many = after(*(checkpoint(n, task=f"t{n}") for n in range(MAX_TASKS + 2)), state=state)
+    assert len(many.tasks) == MAX_TASKS and "job-1" not in many.tasks and "t2" in many.tasks
     assert after(checkpoint(1)).tasks == {}
 
 
@@ -245,15 +245,15 @@ def test_a_mark_moves_to_its_newest_place_and_the_oldest_go_first() -> None:
     state = apply(state, 4, 1, Mark(time=1.0, name="b", session="s"))
     state = apply(state, 5, 1, Mark(time=1.0, name="a", session="s", key="k2"))
     assert [(name, at.seq, at.record.key) for name, at in state.marks.items()] == [("b", 4, ""), ("a", 5, "k2")]
-    many = after(*(Mark(time=1.0, name=f"m{n}", session="s") for n in range(KEEP_MARKS - 1)), state=state)
-    assert len(many.marks) == KEEP_MARKS and "b" not in many.marks and "a" in many.marks
+    many = after(*(Mark(time=1.0, name=f"m{n}", session="s") for n in range(MAX_MARKS - 1)), state=state)
+    assert len(many.marks) == MAX_MARKS and "b" not in many.marks and "a" in many.marks
 
 
 def test_a_compaction_names_a_bounded_part_of_the_conversation() -> None:
     files = [FileDelta(time=1.0, path=f"f{n:02}", size=n, sha256="", edits=(), session="s") for n in range(20)]
     calls = [intent(n) for n in range(1, 21)]
     (found,) = after(*files, *calls, Compaction(time=2.0, n=1, session="s", trigger="t" * 99)).compactions
-    assert [name for name, _, _ in found.files] == [f"f{n:02}" for n in range(KEEP_COMPACTED)]
+    assert [name for name, _, _ in found.files] == [f"f{n:02}" for n in range(MAX_COMPACTED)]
     assert found.open == tuple(range(5, 21)) and found.call == 20 and len(found.trigger) == 40
     assert after(Compaction(time=1.0, n=5, session="s"), Compaction(time=1.0, n=2, session="s")).compacted == 5
 
@@ -289,8 +289,8 @@ def test_a_rewrite_keeps_the_file_that_it_names_and_no_other() -> None:
     assert (trace.seq, trace.epoch, trace.before, state.rewritten) == (7, 3, state.files["f.jsonl"], 4)
     for wrong in (rewrite(5, path="other"), rewrite(5, size=6), rewrite(5, sha256="cc")):
         assert after(wrong, state=state).rewrites == state.rewrites
-    many = after(*(rewrite(n) for n in range(5, 5 + KEEP_REWRITES)), rewrite(1), state=state)
-    assert len(many.rewrites) == KEEP_REWRITES and many.rewritten == 4 + KEEP_REWRITES
+    many = after(*(rewrite(n) for n in range(5, 5 + MAX_REWRITES)), rewrite(1), state=state)
+    assert len(many.rewrites) == MAX_REWRITES and many.rewritten == 4 + MAX_REWRITES
 
 
 # ---- messages
@@ -315,11 +315,11 @@ def test_a_message_is_one_of_its_sender_and_keeps_its_first_outcome() -> None:
 
 
 def test_of_too_many_messages_those_go_first_that_were_seen() -> None:
-    full = after(*(given(str(n)) for n in range(KEEP_MESSAGES)), seen("7"), seen("9"))
+    full = after(*(given(str(n)) for n in range(MAX_MESSAGES)), seen("7"), seen("9"))
     more = after(given("new"), state=full)
-    assert len(more.messages) == KEEP_MESSAGES and {"7", "9"} - {m.id for m in more.messages} == {"7"}
-    unseen = after(*(given(str(n)) for n in range(KEEP_MESSAGES + 1)))
-    assert len(unseen.messages) == KEEP_MESSAGES and unseen.messages[0].id == "1", "else the oldest"
+    assert len(more.messages) == MAX_MESSAGES and {"7", "9"} - {m.id for m in more.messages} == {"7"}
+    unseen = after(*(given(str(n)) for n in range(MAX_MESSAGES + 1)))
+    assert len(unseen.messages) == MAX_MESSAGES and unseen.messages[0].id == "1", "else the oldest"
 
 
 # ---- steps
@@ -500,8 +500,8 @@ def test_an_answer_keeps_what_was_looked_with_and_the_newest_words() -> None:
     assert (merged.looked, merged.because, merged.time) == ((2, 3), "why", 2.0)
     (newer,) = after(intent(1), first, Answer(time=2.0, call=1, because="other")).answers
     assert (newer.looked, newer.because) == ((3,), "other")
-    many = after(intent(1), Answer(time=1.0, call=1, looked=tuple(range(states.KEEP_LOOKED + 5)))).answers[0].looked
-    assert many == tuple(range(5, states.KEEP_LOOKED + 5))
+    many = after(intent(1), Answer(time=1.0, call=1, looked=tuple(range(states.MAX_LOOKED + 5)))).answers[0].looked
+    assert many == tuple(range(5, states.MAX_LOOKED + 5))
     assert after(first).answers == () == after(intent(1), end(1), first).answers, "only a call in flight has one"
 
 
