@@ -140,6 +140,6 @@ def test_missing_credentials_are_one_line_and_77(run: Run, monkeypatch: pytest.M
 
 def test_an_agent_without_a_rehearsal_is_a_failed_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the first agent of a person who follows the how-to."""
-    toy = SimpleNamespace(name="toy", capabilities=AGENTS["gemini"].capabilities)
+    toy = SimpleNamespace(name="toy", rehearsal=None, capabilities=AGENTS["gemini"].capabilities)
     (proof,) = prove(cast(Agent, toy), {})
     assert not proof.ok and "toy" in proof.what
