@@ -161,6 +161,8 @@ SIGNALS = [
     pytest.param("claude", "group", signal.SIGHUP, id="claude-hup", marks=deep),
     pytest.param("gemini", "group", signal.SIGINT, id="gemini-int", marks=deep),
     pytest.param("pi", "group", signal.SIGTERM, id="pi-term", marks=deep),
+    pytest.param("kimi", "group", signal.SIGTERM, id="kimi-term", marks=deep),
+    pytest.param("kimi", "group", signal.SIGINT, id="kimi-int", marks=deep),
 ]
 
 
@@ -193,6 +195,7 @@ TALKS = {
     "claude": Talk(("--permission-mode", "default", TASK), "Do you want to proceed"),
     "codex": Talk(("-a", "on-request", "-s", "workspace-write", TASK), "Press enter to confirm"),
     "copilot": Talk(("--interactive", TASK), "enter to select"),
+    "kimi": Talk((), "Run this command"),
     "opencode": Talk((f"--prompt={TASK}",), "Permission required"),
     "qwen": Talk(("--prompt-interactive", TASK), "Allow execution"),
 }
@@ -203,6 +206,23 @@ def _asking(machine: Machine) -> None:
     path = machine.home / ".config/opencode/opencode.json"
     if path.exists():
         path.write_text(json.dumps({**json.loads(path.read_text()), "permission": {"bash": "ask"}}))
+
+
+def _started(machine: Machine, scene: Scene, *args: str) -> Terminal:
+    """An agent at work on the task in a terminal. Kimi asks about the folder, and takes no prompt with its start."""
+    term = Terminal(machine, args)
+    if scene.agent == "kimi":
+        term.shows("Trust this folder")
+        term.press("Enter")
+        term.shows(r"context: \d+%")
+        _type(term, TASK, lambda: bool(scene.model.requests))
+    return term
+
+
+def _said(scene: Scene, request: int) -> list[str]:
+    """What a person said, in a request; Kimi's own reminders stand behind it."""
+    heard = [part for part in scene.model.history(request) if isinstance(part, HistoryText) and part.role == "user"]
+    return [part.text for part in heard if not part.text.startswith("<system-reminder>")]
 
 
 def _escape(term: Terminal, scene: Scene, kind: str) -> None:
@@ -230,7 +250,7 @@ def test_a_yes_and_an_esc_in_the_tool_leave_it_open(scene: Scene) -> None:
     charge, ledger = _charge(scene, machine, scene.agent)
     _asking(machine)
     scene.script(Turn(calls=[charge]), Turn(text="never"))
-    term = Terminal(machine, talk.args if talk else (TASK,))
+    term = _started(machine, scene, *(talk.args if talk else (TASK,)))
     try:
         if talk:
             term.shows(talk.question)
@@ -256,7 +276,7 @@ def test_a_no_leaves_nothing_open(scene: Scene) -> None:
     charge, ledger = _charge(scene, machine, scene.agent)
     _asking(machine)
     scene.script(Turn(calls=[charge]), Turn(text="never"))
-    term = Terminal(machine, talk.args)
+    term = _started(machine, scene, *talk.args)
     try:
         term.shows(talk.question)
         if scene.agent == "qwen":  # its hook comes behind the answer, so the log has nothing of the call
@@ -274,12 +294,13 @@ def test_a_no_leaves_nothing_open(scene: Scene) -> None:
     scene.script(Turn(text="I wait."))
     again = machine.run(*machine.rehearsal.args(TASK), options=["--wait"], wait=True)
     assert again.process.returncode == 0, again.stderr()
-    said = [part.text for part in scene.model.history(seen) if isinstance(part, HistoryText) and part.role == "user"]
+    said = _said(scene, seen)
     assert not any("[wal-agent recovery]" in text and "UTC" in text for text in said), "there is nothing to tell"
     assert TASK in said[-1]
 
 
-ALL = ["claude", "codex", "copilot", "gemini", "opencode", "pi", "qwen"]
+ALL = ["claude", "codex", "copilot", "gemini", "kimi", "opencode", "pi", "qwen"]
+PROMPTED = [agent for agent in ALL if agent != "kimi"]  # at a terminal, by their command line
 
 
 @pytest.mark.parametrize("scene", once(ALL, "codex"), indirect=True)
@@ -364,7 +385,7 @@ def _behind(scene: Scene, call: Call, shell: str) -> Call:
     return tool, {**input, **asked.get(scene.agent, {"is_background": True})}
 
 
-@pytest.mark.parametrize("scene", once([a for a in ALL if a != "codex"], "claude"), indirect=True)
+@pytest.mark.parametrize("scene", once([a for a in ALL if a not in ("codex", "kimi")], "claude"), indirect=True)
 def test_a_server_and_a_charge_in_the_background_end_with_the_run_and_are_named(scene: Scene) -> None:
     """I8: a stop says what it ends. The next start is told of both, and asked about the charge alone."""
     machine = scene.machine("vm")
@@ -408,8 +429,7 @@ def test_a_conversation_goes_on_with_the_new_prompt_alone(scene: Scene) -> None:
     scene.script(Turn(text="So is the rest."))
     again = machine.run(*machine.rehearsal.args("and now the rest"), options=["--continue"], wait=True)
     assert again.process.returncode == 0, again.stderr()
-    heard = scene.model.history(len(scene.model.requests) - 1)
-    said = [part.text for part in heard if isinstance(part, HistoryText) and part.role == "user"]
+    said = _said(scene, len(scene.model.requests) - 1)
     assert not any("[wal-agent recovery]" in text and "UTC" in text for text in said)
     assert [sum(words in text for text in said) for words in (TASK, "and now the rest")] == [1, 1]
     assert said[-1].endswith("and now the rest")
@@ -446,7 +466,7 @@ def _leave(term: Terminal) -> None:
     term.code()
 
 
-@pytest.mark.parametrize("scene", once(ALL, "gemini"), indirect=True)
+@pytest.mark.parametrize("scene", once(PROMPTED, "gemini"), indirect=True)
 def test_a_prompt_that_was_stopped_before_its_answer_can_be_asked_again(scene: Scene) -> None:
     """Gemini takes such a prompt out of its session, and refused to resume what was left."""
     machine = scene.machine("vm")
@@ -571,7 +591,7 @@ def test_what_copilot_scheduled_is_named_where_it_did_not_travel(scene: Scene, e
     assert any("`/every`" in text and "look at the build" in text for text in told) == elsewhere
 
 
-@pytest.mark.parametrize("scene", once(ALL, "codex"), indirect=True)
+@pytest.mark.parametrize("scene", once(PROMPTED, "codex"), indirect=True)
 def test_at_a_terminal_the_notice_waits_for_the_persons_next_prompt(scene: Scene) -> None:
     """The agent acted on it by itself, in a turn that nobody had asked for."""
     machine = scene.machine("vm")

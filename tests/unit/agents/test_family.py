@@ -143,6 +143,9 @@ def test_what_hooks_say() -> None:
         assert hook("PostToolUseFailure", tool_input={}, error={"message": why}) == OtherEvent("refused")
     moved = hook("PostToolUse", tool_input={}, tool_output="task_id: bash-1\npid: 2\nstatus: running\nnext: x")
     assert isinstance(moved, ToolEnded) and (moved.runs_on, moved.task, moved.clean) == (True, "bash-1", False)
+    for why in ("a line\nInterrupted by user", 'The user manually interrupted "Write" (and', 'Tool "Edit" was aborted'):
+        stopped = hook("PostToolUseFailure", tool_input={}, error={"message": why})
+        assert isinstance(stopped, ToolEnded) and stopped.cut, why
     quoted = hook("PostToolUse", tool_input={}, tool_output="wal-agent did not run this: a line of a file")
     assert isinstance(quoted, ToolEnded) and quoted.clean
     append = hook("PreToolUse", tool_name="Write", tool_input={"path": "a", "mode": "append"})
