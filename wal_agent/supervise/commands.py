@@ -27,9 +27,9 @@ from wal_agent.supervise.inbox import Inbox
 from wal_agent.supervise.lease_keeper import LeaseKeeper
 from wal_agent.supervise.machine import RunDir
 from wal_agent.supervise.pausing import clean_reason, parse_duration, pause_plan
-from wal_agent.supervise.session_capture import SessionSaver
+from wal_agent.supervise.saving import Saving
 from wal_agent.supervise.tasks import TaskBounds, begin_task
-from wal_agent.supervise.worktree import WorktreeSaver, never_captured
+from wal_agent.supervise.worktree import never_captured
 from wal_agent.text import command, duration, plural
 from wal_agent.wording.messages import DENY_DRAINING
 
@@ -46,8 +46,7 @@ class CommandedRun(Protocol):
 
     gate: Gate
     conversation: Conversation
-    saver: SessionSaver
-    tree: WorktreeSaver | None
+    saving: Saving
     checkpoints: Checkpointer
     inbox: Inbox | None
 
@@ -138,10 +137,10 @@ class Commands:
             "late": [asdict(late) for late in self._live.late],
             "bytes": backlog.size,
             "age": backlog.age,
-            "saved": self._live.saver.saved,
-            "lost": self._live.saver.lost,
+            "saved": self._live.saving.session.saved,
+            "lost": self._live.saving.session.lost,
             "spooled": self._writer.spooled,
-            "tree": self._live.tree.trouble if self._live.tree else None,
+            "tree": self._live.saving.tree.trouble if self._live.saving.tree else None,
             "messages": self._live.inbox.waiting if self._live.inbox else 0,
             "job": self._context.job.keys.job,
             "bucket": self._context.settings.bucket,

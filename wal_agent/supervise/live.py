@@ -55,8 +55,9 @@ from wal_agent.supervise.machine import RunDir
 from wal_agent.supervise.options import AGENT_SAID_AFTER, Screen, agent_wait
 from wal_agent.supervise.preemption import Preempted
 from wal_agent.supervise.processes import Child
-from wal_agent.supervise.run_end import AgentOutcome, hooks_silent_error, shut_out_error, unsaved_line
-from wal_agent.supervise.session_capture import Autosave, SessionSaver
+from wal_agent.supervise.run_end import AgentOutcome, hooks_silent_error, shut_out_error
+from wal_agent.supervise.saving import Saving
+from wal_agent.supervise.session_capture import SessionSaver
 from wal_agent.supervise.tasks import TaskBounds
 from wal_agent.supervise.watchdog import STUCK, Liveness, Watchdog, WatchdogLimits, watched_phase
 from wal_agent.supervise.worktree import PAUSE, WorktreeSaver
@@ -97,7 +98,10 @@ class Live:
         run_dir, keeper, tree, screen = parts.run_dir, parts.keeper, parts.tree, parts.screen
         inbox, bounds = parts.inbox, parts.bounds
         self._emit = context.emit
-        emit = emit_after({CallEnded: self._on_call_ended, PhaseChanged: self._on_phase}, context.emit)
+        emit = emit_after(
+            {CallEnded: lambda e: self.saving.on_call_ended(e), PhaseChanged: lambda e: self.saving.on_phase(e)},
+            context.emit,
+        )
         context = replace(context, emit=emit)
         agent, workspace = context.agent, context.workspace
         self._context, self._launch, self._run_dir, self._screen = context, launch, run_dir, screen
@@ -109,8 +113,6 @@ class Live:
         self._oom = exits.oom_counter()
         self._stopped: WalAgentError | None = None
         self._trouble: BaseException | None = None
-        self._unsaved = ""
-        self._saved = True
         self._ready = False
         self._handed = self._writer.state.handoff is not None  # the job was another agent's
         self._told_shut_out = False
@@ -119,12 +121,11 @@ class Live:
         self._looked = 0.0
         self._rules = load_later(workspace, tools_of(agent.name))
         self.gate = Gate(context, self._rules, keeper.may_allow, parts.recovered, bounds)
-        self.saver = SessionSaver(context, self.gate, capture, launch.session, self, self._copied_file())
-        self.autosave = Autosave(self._save, context.settings.autosave, self.fail)
+        session = SessionSaver(context, self.gate, capture, launch.session, self, self._copied_file())
         # Where the agent does not own the screen, people read how a long first capture gets on.
         progress = (lambda _: None) if launch.interactive else screen.say
         saver = WorktreeSaver(context, self.gate, tree, self.fail, progress) if tree is not None else None
-        self.tree: WorktreeSaver | None = saver
+        self.saving = Saving(context, session, saver, self.is_loaded, self.fail)
         self.checkpoints = Checkpointer(context)
         self.inbox = inbox
         self._compacting = CompactionGuard(context, self.gate, self._surroundings())
@@ -151,14 +152,6 @@ class Live:
 
     def is_loaded(self) -> bool:
         return self._resuming.is_loaded()
-
-    def _on_call_ended(self, event: CallEnded) -> None:
-        if self.tree:
-            self.tree.on_call_ended(event)
-
-    def _on_phase(self, event: PhaseChanged) -> None:
-        if self.tree:
-            self.tree.on_phase(event)
 
     def _copied_file(self) -> Path | None:
         """The main file of the session that this one begins as a copy of."""
@@ -200,17 +193,14 @@ class Live:
             self._emit(DrainStarted(down.source, down.until - down.began))
         self.conversation.enter("pause_asked" if down.kind == "pause" else "drain_asked")
 
-    def save_soon(self) -> None:
-        """Save what there is, from any thread; the agent goes on."""
-        self.request_save()
-        if self.tree:
-            self.tree.poke()
-
     def request_save(self) -> None:
-        self.autosave.poke()
+        self.saving.request()
+
+    def save_soon(self) -> None:
+        self.saving.request_all()
 
     def _surroundings(self) -> Surroundings:
-        return Surroundings(self.autosave.save_now, self.checkpoints.before, self._mend, self._main_size)
+        return Surroundings(self.saving.autosave.save_now, self.checkpoints.before, self._mend, self._main_size)
 
     def compacted(self, found: Compacted, session: str) -> None:
         self._compacting.found(found, session)
@@ -243,16 +233,7 @@ class Live:
         return self._shutdown.down is down
 
     def mark_boundary(self, call: int) -> None:
-        self.saver.mark_boundary(call)
-
-    def _save(self) -> list[Path]:
-        if self.tree and self._agent.capabilities.hookless:
-            self.tree.poke()  # no hook reports when a call has ended
-        try:
-            self._resuming.is_loaded()
-            return self.saver.save()
-        except BucketError:
-            return []  # found again by the next save; `status` shows what waits
+        self.saving.session.mark_boundary(call)
 
     def check_handshake(self, appended: bytes) -> None:
         if not self.conversation.hooks_live.is_set() and self._agent.proves_turn(appended):
@@ -261,7 +242,7 @@ class Live:
     def switch_session(self, session: str) -> None:
         self._run_dir.write("session", session + "\n")
         self._resuming = Resuming(self._agent, session, self._context.workspace, self._context.env, waits=False)
-        self.saver.switch(session)
+        self.saving.session.switch(session)
 
     def may_begin_turn(self, session: str) -> Deny | None:
         return self._resuming.await_loaded(session, lambda: bool(self._stopped or self._shutdown.down))
@@ -314,7 +295,8 @@ class Live:
             if words:
                 words.began()
             self._report_start(child.pid)
-            self._start_saving()
+            load_beside(self._rules)
+            self.saving.start()
             if self._agent.capabilities.hookless:
                 self.conversation.handle(TurnStarted(launch.session, ""))
             self._hand_over_control(self.commands.control)
@@ -323,8 +305,8 @@ class Live:
         except BaseException:  # a bug, or no thread was left: the lease may be settled only over a dead tree
             self.gate.close()
             child.kill()
-            if self.tree:
-                self.tree.pause()
+            if self.saving.tree:
+                self.saving.tree.pause()
             processes.end_run_processes(self._run_dir.run, adopted=True)
             raise
         finally:
@@ -337,7 +319,7 @@ class Live:
         self.gate.close()
         self.server.close()
         said = words.finish(self._urgent) if words else b""
-        self._last_save()
+        self.saving.finish(self._shutdown, self._screen, isinstance(self._stopped, Fenced), self._in_order)
         down = self._shutdown.close()
         if exit.code == 0 and down is None and self._stopped is None:
             if self._agent.capabilities.hookless:
@@ -359,7 +341,7 @@ class Live:
             problems,
             self._trouble,
             silent,
-            self._saved,
+            self.saving.complete,
             signals=child.passed,
             oom_kills=exits.oom_kills_since(kills, self._oom),
             said=said,
@@ -380,28 +362,20 @@ class Live:
         )
         self._emit(AgentBegan(pid, launch.session, launch.resumed))
 
-    def _start_saving(self) -> None:
-        load_beside(self._rules)
-        self.autosave.start()
-        if self.tree:
-            self.tree.start()
-
     def _end_processes(self) -> tuple[str, ...]:
         """End what the agent left running, hooks last; the names of what had to be ended."""
         with self._screen.waiting_for(f"hooks of {self._agent.name} to end", HOOKS_END):
             processes.await_hooks(self._run_dir.run, HOOKS_END, self._urgent)
-        if self.tree:
+        if self.saving.tree:
             with self._screen.waiting_for("git to end", PAUSE):
-                self.tree.pause(self._shutdown.left(PAUSE))
+                self.saving.tree.pause(self._shutdown.left(PAUSE))
         with self._screen.waiting_for("the processes of the agent to end", processes.ENDING):
             grace = self._shutdown.left(processes.GRACE)
             return tuple(processes.end_run_processes(self._run_dir.run, grace, adopted=True))
 
     def _problems(self) -> tuple[str, ...]:
         """What people are to know of saving and hooks at the end."""
-        tree = self.tree.not_saved() if self.tree else ""
-        unwatched = self.autosave.problem if self.autosave.watches else ""  # else it was said before the start
-        problems = (*filter(None, [self._unsaved, tree, unwatched, self._hooks.refused]), *self.saver.problems)
+        problems = self.saving.problems(self._hooks.refused)
         hookless = self._agent.capabilities.hookless
         if hookless is None:
             return problems
@@ -422,29 +396,9 @@ class Live:
         """Seconds between two ticks: quick until the handshake, which nothing but polling can miss."""
         return 0.1 if self.conversation.hooks_live.is_set() else 0.02
 
-    def _last_save(self) -> None:
-        """Bounded: what the bucket does not take now is lost as in a crash (it was never acknowledged); reported."""
-        budget = self._shutdown.to_save()
-        until = self._clock.boot() + budget
-        fenced = isinstance(self._stopped, Fenced)
-        if self.tree:
-            self.tree.finish(last=not fenced)
-        with self._screen.waiting_for("the bucket, to save the session", budget):
-            in_time = self.autosave.stop(budget, self.saver.close if fenced else self._finish)
-        self.saver.close()
-        if not in_time:
-            self._unsaved = unsaved_line(f"the bucket did not answer for {budget:.0f} s")
-        left = max(0.0, until - self._clock.boot())
-        with self._screen.waiting_for("the bucket, to save the files of this folder", left):
-            tree_saved = not self.tree or (self.tree.stop(left) and not self.tree.missed)
-        self._saved = fenced or (tree_saved and not self._unsaved)
-
-    def _finish(self) -> None:
-        try:
-            in_order = self._shutdown.down is None and self._stopped is None
-            self.saver.finish(completed=in_order and not self.conversation.turn_open)
-        except BucketError as error:
-            self._unsaved = unsaved_line(str(error))
+    def _in_order(self) -> bool:
+        """Whether the agent ended by itself, behind a turn that it completed."""
+        return self._shutdown.down is None and self._stopped is None and not self.conversation.turn_open
 
     def _on_terminate(self, count: int) -> None:
         """SIGTERM: drain inside the budget; a second one hurries."""
@@ -475,7 +429,7 @@ class Live:
             child.kill()
             return
         if not self.conversation.hooks_live.is_set():
-            self.autosave.poke()  # the session file may show a turn without hooks; nothing else wakes us then
+            self.saving.request()  # the session file may show a turn without hooks; nothing else wakes us then
         elif not self._ready:
             self._ready = True
             self._emit(Ready())

@@ -612,8 +612,8 @@ class Run:
         return replace(agent.command(self.cli, args, NewSession(""), True, env), env=chosen.env)
 
     def _run_agent(self, live: Live) -> AgentOutcome:
-        if not live.autosave.watches:
-            self.screen.say(live.autosave.problem)
+        if not live.saving.autosave.watches:
+            self.screen.say(live.saving.autosave.problem)
         self.slot.attach(live)
         self.preemption.check()
         self.preemption.attach(live)
