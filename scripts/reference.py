@@ -57,7 +57,7 @@ def _between(mark: str, made: str, text: str) -> str:
 
 
 def commands_page() -> str:
-    """An option that many commands have is explained once, in front; `resume` names those of `run` that it has too."""
+    """An option that many commands have is explained once, in front; what starts runs too names those of `run`."""
     commands = [(words, command, _rows(words, command)) for words, command in _commands(_root(), ("wal-agent",))]
     many = Counter(row for _, _, rows in commands for row in rows)
     common = {row: name for _, _, rows in commands for row, name in rows.items() if many[row] >= MANY}
@@ -69,7 +69,7 @@ def commands_page() -> str:
     ]
     for words, command, rows in commands:
         known = {"[Common options](#common-options)": common}
-        if words[1:] == ("resume",):
+        if words[1:] != ("run",) and len(rows.keys() & runs.keys()) >= MANY:  # a run under another name
             known["As for [wal-agent run](#wal-agent-run)"] = {r: n for r, n in runs.items() if r not in common}
         parts.append(_command(words, command, rows, known))
     return "\n".join(parts)
