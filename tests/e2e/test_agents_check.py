@@ -23,6 +23,7 @@ LIES = {
     "result": ('where = { type = "result" }, id = "id"', 'where = { type = "result" }, id = "call"', "call's end"),
     "resume": ('session = ["resume"]', 'session = ["continue"]', "resume"),
     "turn": ("Stop =", "End =", "turn's end"),
+    "tools": ('tools_of = "claude"', 'tools_of = "gemini"', "shell"),
 }
 
 

@@ -131,7 +131,7 @@ def test_add_an_agent(tmp_path: Path) -> None:
     install, check, run = copy.blocks("sh")
     said = copy.run(shlex.join(("bash", "-ec", f"umask 022; {install}{check}echo checked; {run}")))
     checked, _, ran = said.partition("checked\n")
-    assert checked.count("\nok ") == 13 and "FAIL" not in checked, checked
+    assert checked.count("\nok ") == 14 and "FAIL" not in checked, checked
     assert "Recovering" in ran
     assert (home / "try/shop/ledger").read_text() == "paid\n"
 

@@ -38,7 +38,7 @@ def _play(agent: Declared, stage: Stage, model: Model) -> list[Proof]:
 
     def start(home: str) -> subprocess.Popen[str]:
         words = ["run", agent.name, "--bucket", f"file://{stage.bucket}", "--job", stage.job, "--"]
-        env = stage.machine(stage.home(home), model)
+        env = {**stage.machine(stage.home(home), model), "WAL_AGENT_UNVERIFIED": "allow"}
         with said.open("wb") as out:
             return subprocess.Popen(
                 [*PROGRAM, *words, *stage.rehearsal.args(TASK)],
@@ -87,6 +87,7 @@ def _play(agent: Declared, stage: Stage, model: Model) -> list[Proof]:
     resumed = _proof("a resume goes on in the restored session", any(TASK in text for text in texts[:-1]), why())
     if not resumed.ok:
         return [*proofs, resumed]
+    like = agent.about.tools_of
     left = [each.intent.call for each in stage.state().open]
     return [
         *proofs,
@@ -94,7 +95,8 @@ def _play(agent: Declared, stage: Stage, model: Model) -> list[Proof]:
         _proof("every call is in it once", [note[0], charge[0]] == [c.tool for c in calls], f"{calls}"),
         _proof("the call that was cut off has an unknown outcome", "outcome unknown" in "".join(results[1:]), why()),
         _proof("the model reads the recovery's notice", any("[wal-agent recovery]" in text for text in texts), why()),
-        _proof("the turn's end is reported, and nothing is left open", code == 0 and not left, why()),
+        _proof("the turn's end is reported", code == 0, why()),
+        *([_proof(f"its shell is that of {like}, so a look at an effect counts", not left, why())] if like else []),
     ]
 
 
