@@ -89,6 +89,10 @@ _NEVER: Final = {"BlobImmutableDueToPolicy", "LeaseIdMissing", "PublicAccessNotP
 _UNKNOWN_CALLER: Final = {"AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation"}
 
 logging.getLogger("azure").addHandler(logging.NullHandler())  # else warnings go to the agent's terminal (I6)
+PAGE_SIZE = 5000  # the most that Azure puts into one page: a listing cannot begin behind a name
+MAX_NAME = 1024
+_VERSION = "2021-12-02"  # of the service's interface
+_PARSE_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 logging.getLogger("msal").addHandler(logging.NullHandler())
 
 
@@ -340,16 +344,12 @@ def find_account(host: str, env: Mapping[str, str]) -> Account:
     return found
 
 
-PAGE_SIZE = 5000  # the most that Azure puts into one page: a listing cannot begin behind a name
-MAX_NAME = 1024
-_VERSION = "2021-12-02"  # of the service's interface
 _HOST = re.compile(
     r"[a-z0-9]{3,24}(\.z\d{1,3})?\.blob\."
     r"(core\.windows\.net|core\.usgovcloudapi\.net|core\.chinacloudapi\.cn|storage\.azure\.net)"
 )
 _CONTAINER = re.compile(r"(?=.{3,63}$)[a-z0-9]+(?:-[a-z0-9]+)*")
 _ETAG = re.compile(r'"[\w.-]{1,100}"', re.ASCII)
-_PARSE_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 
 
 class AzureBucket:

@@ -43,6 +43,13 @@ MAX_PART = 200
 _PART = rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{MAX_PART - 1}}}"
 _KEY = re.compile(rf"{_PART}(?:/{_PART})*")
 _PREFIX = re.compile(rf"(?:{_PART}/)*(?:{_PART})?")
+PAGE_SIZE = 1000  # entries; the most that the stores put into one page
+MAX_IDLE_PAGES = 1000  # in a row that bring nothing new
+CONNECTIONS = 32  # kept open; blobs are uploaded in parallel beside the writer, the renewer and the reader
+# An append has 20 s: a connection or a reply that does not come leaves time for another send of the same bytes.
+CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 10.0  # seconds
+NOT_THE_STORE = "A proxy or a login page may be between this machine and the store: check the network and the endpoint."
+DELETERS = 16  # at a time, of objects that go one by one
 
 
 def is_key(text: str) -> bool:
@@ -232,13 +239,6 @@ class MemoryBucket:
         pass
 
 
-PAGE_SIZE = 1000  # entries; the most that the stores put into one page
-MAX_IDLE_PAGES = 1000  # in a row that bring nothing new
-CONNECTIONS = 32  # kept open; blobs are uploaded in parallel beside the writer, the renewer and the reader
-# An append has 20 s: a connection or a reply that does not come leaves time for another send of the same bytes.
-CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 10.0  # seconds
-
-
 def object_in_seconds(data: bytes, version: Version, updated: float, date: float) -> Object:
     """An object of a store that cuts its times to whole seconds.
 
@@ -274,12 +274,6 @@ def request_options(variable: str, allowed: Mapping[str, str]) -> Mapping[str, s
         if not re.fullmatch(allowed[name], value, re.ASCII):
             raise ConfigError(f"{variable} sets {name} to {value!r}, which cannot be.", f"It matches {allowed[name]}.")
     return dict(found)
-
-
-NOT_THE_STORE = "A proxy or a login page may be between this machine and the store: check the network and the endpoint."
-
-
-DELETERS = 16  # at a time, of objects that go one by one
 
 
 def delete_each(delete: Callable[[str], None], names: Sequence[str]) -> None:

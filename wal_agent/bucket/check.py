@@ -34,6 +34,12 @@ T = TypeVar("T")
 Operation = Literal["create", "read", "list", "replace", "delete"]
 PAUSE = 1.1  # seconds; GCS takes one write a second to one name, and may count one that it refuses
 PATIENCE = 20.0  # seconds that a start or check waits in all for what a store does not answer, pauses included
+WARM_UP = 3  # puts that open connections
+PUTS = 20
+BODY = b"\0" * 1024  # about the size of a tool call's intent
+QUICK = 0.2  # seconds between two puts to different names
+CLOSE = 2.0  # seconds; a store may give its time in whole ones
+APART = 60.0
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -284,14 +290,6 @@ def _replaced(put: Callable[[], Version], old: Version) -> str:
 
 def _same(seen: object, wanted: object) -> str:
     return "" if seen == wanted else f"{seen!r} instead of {wanted!r}"
-
-
-WARM_UP = 3  # puts that open connections
-PUTS = 20
-BODY = b"\0" * 1024  # about the size of a tool call's intent
-QUICK = 0.2  # seconds between two puts to different names
-CLOSE = 2.0  # seconds; a store may give its time in whole ones
-APART = 60.0
 
 
 def examine(bucket: Bucket, prefix: str, clock: Clock) -> Iterator[Finding]:

@@ -27,6 +27,9 @@ from wal_agent.errors import BucketError, Unavailable, Unmounted
 T = TypeVar("T")
 FIRST_BACKOFF = 0.05  # seconds
 MAX_BACKOFF = 2.0
+FIRST_PAUSE = 0.1  # seconds; the longest pause after the first failure, doubled with each further one
+MAX_PAUSE = 5.0
+REMEMBERED = 1024  # unanswered requests of which it is known that a further one is a retry
 
 
 def backoff(attempt: int, rng: random.Random) -> float:
@@ -58,10 +61,6 @@ class RetryBudget:
                 return act()
             except Unavailable as error:
                 self.pause(error)
-
-
-FIRST_PAUSE = 0.1  # seconds; the longest pause after the first failure, doubled with each further one
-MAX_PAUSE = 5.0
 
 
 class RetryBucket(BucketDecorator):
@@ -142,9 +141,6 @@ class RetryBucket(BucketDecorator):
             self._clock.sleep(pause)
 
         return wait
-
-
-REMEMBERED = 1024  # unanswered requests of which it is known that a further one is a retry
 
 
 class OpUsage(msgspec.Struct, frozen=True):

@@ -40,6 +40,10 @@ FEWEST_DISTINCT = 16  # of 32 random bytes, fewer different ones come once in 10
 _HEX = re.compile(rb"[0-9A-Fa-f]{64}")
 _MAKE_KEY = "Make one with: (umask 077; openssl rand -hex 32 > wal-agent.key)"
 GIVE_KEY = "Give it with --encryption-key-file or --encryption-key-command."
+SEALED_MAGIC = b"WALE"
+SEALED_FORMAT = 1
+NONCE = 12  # bytes, random: one key is good for 2**32 objects (NIST SP 800-38D, 8.3)
+TAG = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +179,6 @@ def _kill_tree(pid: int) -> None:
                 process.kill()
 
 
-SEALED_MAGIC = b"WALE"
-SEALED_FORMAT = 1
-NONCE = 12  # bytes, random: one key is good for 2**32 objects (NIST SP 800-38D, 8.3)
-TAG = 16
 _HEAD_SIZE = len(SEALED_MAGIC) + 1 + KEY_ID_SIZE
 SEALED_OVERHEAD = _HEAD_SIZE + NONCE + TAG
 

@@ -66,6 +66,8 @@ _HEAD = struct.Struct(">8sHQ8sQ")
 _CHECKSUM_SIZE = 32
 FRAME_OVERHEAD = _HEAD.size + _CHECKSUM_SIZE
 FRAME_NONCE = 8
+_OBJECT = "="
+_LOCKS = ".locks"
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -118,10 +120,6 @@ def _checksum(head: bytes, payload: bytes) -> bytes:
     digest = hashlib.sha256(head)
     digest.update(payload)
     return digest.digest()
-
-
-_OBJECT = "="
-_LOCKS = ".locks"
 
 
 class FileBucket:

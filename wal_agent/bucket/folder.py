@@ -58,6 +58,12 @@ _WHY = {
     errno.EIO: "the disk reports an input/output error",
     errno.EMFILE: "this process has too many open files",
 }
+MARKER = ".bucket"
+TEMPS = ".tmp"
+MAX_MARKER = 4096  # bytes
+MARKER_FORMAT = 1
+_ID, _JOBS, _CONDITIONS = "id", "jobs", "conditions"
+TRIED_FOR = 86_400.0  # seconds, after which a machine tries a store's conditions again
 
 
 def bucket_error(doing: str, root: Path, path: Path, error: OSError) -> BucketError:
@@ -230,11 +236,6 @@ def sweep(folder: int, now: float) -> None:
             finally:
                 os.close(fd)
 
-
-MARKER = ".bucket"
-TEMPS = ".tmp"
-MAX_MARKER = 4096  # bytes
-MARKER_FORMAT = 1
 
 Parts = tuple[str, ...]
 FileId = tuple[int, int]  # device and inode
@@ -418,10 +419,6 @@ class Disk:
 
 def file_id(status: os.stat_result) -> FileId:
     return (status.st_dev, status.st_ino)
-
-
-_ID, _JOBS, _CONDITIONS = "id", "jobs", "conditions"
-TRIED_FOR = 86_400.0  # seconds, after which a machine tries a store's conditions again
 
 
 def known_bucket_id(url: str, env: Mapping[str, str]) -> str:

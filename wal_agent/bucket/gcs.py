@@ -71,6 +71,10 @@ _NEEDS: dict[Op, str] = {
 }
 _WHO = re.compile(r"([\w.+-]{1,100}@[\w.-]{1,100}|Anonymous caller) does not have (storage\.[A-Za-z.]{1,60}) access")
 _NO_BUCKET = re.compile(r"bucket.{0,250}? does not exist", re.IGNORECASE)
+SDK_ONE_REQUEST = 8 << 20  # bytes; google-cloud-storage sends more than this in two requests or more
+_BINARY = "application/octet-stream"
+_PARSE_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
+SETTINGS = "WAL_AGENT_GS"  # names what is asked of each request, of OPTIONS (docs/BUCKETS.md)
 
 
 def reply_text(body: bytes) -> str:
@@ -220,18 +224,13 @@ def _default_credentials() -> Any:
     return credentials
 
 
-SDK_ONE_REQUEST = 8 << 20  # bytes; google-cloud-storage sends more than this in two requests or more
-
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _GENERATION = re.compile(r"[1-9][0-9]{0,18}")
 _ASCII = re.compile(r"[!-~]*")
-_BINARY = "application/octet-stream"
 _SDK_ERRORS = (OSError, HTTPError, auth.GoogleAuthError, GoogleAPIError, InvalidResponse, DataCorruption)
-_PARSE_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 
 
 OPTIONS: Mapping[str, str] = {"kms-key": r"projects/[\w.:-]+/locations/[\w-]+/keyRings/[\w-]+/cryptoKeys/[\w-]+"}
-SETTINGS = "WAL_AGENT_GS"  # names what is asked of each request, of OPTIONS (docs/BUCKETS.md)
 
 
 class GcsBucket:

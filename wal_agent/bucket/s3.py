@@ -126,6 +126,10 @@ _BAD_SETTINGS = (
     sdk.UnsupportedS3ConfigurationError,
     sdk.ValidationError,
 )
+BULK = 1 << 20  # bytes; of a larger put, megabytes may still be in the kernel's buffer when the wait for a reply begins
+BULK_TIMEOUT = 60.0
+MAX_NAME = 1024  # S3's most, of the prefix and a key together
+SETTINGS = "WAL_AGENT_S3"  # names what a bucket's policy asks of each request, of OPTIONS (docs/BUCKETS.md)
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -326,9 +330,6 @@ def host_of(url: str) -> str:
 
 T = TypeVar("T")
 
-BULK = 1 << 20  # bytes; of a larger put, megabytes may still be in the kernel's buffer when the wait for a reply begins
-BULK_TIMEOUT = 60.0
-MAX_NAME = 1024  # S3's most, of the prefix and a key together
 
 _BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9](?:[a-z0-9-]|\.(?!\.)){1,61}[a-z0-9]")
 _ETAG = re.compile(r'"[!#-~]*"|[0-9A-Za-z._/+=-]+')  # not `*`, nor a list, which If-Match would understand otherwise
@@ -346,7 +347,6 @@ OPTIONS: Mapping[str, str] = {
     "owner": r"[0-9]{12}",
     "payer": r"requester",
 }
-SETTINGS = "WAL_AGENT_S3"  # names what a bucket's policy asks of each request, of OPTIONS (docs/BUCKETS.md)
 
 
 class Extra(msgspec.Struct, frozen=True):

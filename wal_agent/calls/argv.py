@@ -12,6 +12,15 @@ from collections.abc import Sequence
 import msgspec
 
 _BIN = re.compile(r"/(?:usr/(?:local/)?)?s?bin/([^/]+)|/opt/homebrew/bin/([^/]+)")
+_MERGE = (
+    "-q|--quiet -v|--verbose --ff --no-ff --ff-only --commit --no-edit --stat -n|--no-stat --signoff --no-verify "
+    "--allow-unrelated-histories --no-rerere-autoupdate --no-gpg-sign --progress --no-progress --no-autostash"
+)
+_PICK = "-x --ff --no-edit --allow-empty --keep-redundant-commits -s|--signoff --no-gpg-sign"
+_FETCH = (
+    "-q|--quiet -v|--verbose -p|--prune -t|--tags -n|--no-tags -f|--force --all --unshallow --progress -4|--ipv4 "
+    "-6|--ipv6 -k|--keep --no-recurse-submodules --set-upstream"
+)
 
 
 def program_name(text: str | None) -> str | None:
@@ -119,16 +128,6 @@ class GitCommand(Argv, frozen=True):
     verb: str
     folders: tuple[str, ...]
 
-
-_MERGE = (
-    "-q|--quiet -v|--verbose --ff --no-ff --ff-only --commit --no-edit --stat -n|--no-stat --signoff --no-verify "
-    "--allow-unrelated-histories --no-rerere-autoupdate --no-gpg-sign --progress --no-progress --no-autostash"
-)
-_PICK = "-x --ff --no-edit --allow-empty --keep-redundant-commits -s|--signoff --no-gpg-sign"
-_FETCH = (
-    "-q|--quiet -v|--verbose -p|--prune -t|--tags -n|--no-tags -f|--force --all --unshallow --progress -4|--ipv4 "
-    "-6|--ipv6 -k|--keep --no-recurse-submodules --set-upstream"
-)
 
 VERBS: dict[str, Options] = {
     "commit": parse_options(

@@ -94,6 +94,11 @@ _NAMES = frozenset(["export", "declare", "typeset", "local", "readonly", "read",
 
 _REFERS = ("declare", "typeset", "local")  # -n: another variable is set by this one's name
 _VALUES = {"read": "adinNptu", "mapfile": "dnOsucC", "readarray": "dnOsucC"}  # options that take a value
+_CHANGES = ("unknown", "mutation")
+FOLDERS = ("dir_path", "directory", "workdir", "cwd")  # what agents call the folder that a command runs in
+_MAX_COMMANDS = 200
+_MAX_ALSO = 4  # commands beside the worst whose verifications are given one by one
+_MAX_DEPTH = 8
 
 
 def redirect_effects(redirects: Iterable[Redirect]) -> list[Classified]:
@@ -305,13 +310,8 @@ _CODE: Mapping[inline_code.Reads, Classified] = {
 }
 
 _RUNS_CODE = re.compile("python|node")
-_CHANGES = ("unknown", "mutation")
 _BADNESS: Mapping[Class, int] = {"read_only": 0, "idempotent": 1, "unknown": 2, "mutation": 3}
-FOLDERS = ("dir_path", "directory", "workdir", "cwd")  # what agents call the folder that a command runs in
 _FOLDER = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,200}")
-_MAX_COMMANDS = 200
-_MAX_ALSO = 4  # commands beside the worst whose verifications are given one by one
-_MAX_DEPTH = 8
 
 
 def classify(call: ReadCall, rules: Rules, explain: bool = True) -> Classified:

@@ -21,6 +21,12 @@ MAX_CODE = 16 << 10  # characters
 _PROGRAM: Final = re.compile(r"(?:/usr/(?:local/)?bin/)?python(?:3(?:\.\d+)?)?")
 _COOKIE: Final = re.compile(r"^\s*#.*coding[:=]", re.MULTILINE)  # another encoding is other code
 _PYTHON_OPTIONS: Final = re.compile(r"-[IPsSEBuq]*[c]?")
+_MAX_NODE_CODE: Final = 2000  # characters
+_TEXT: Final = r"""(?:'[^'"`\\\n]*+'|"[^'"`\\\n]*+")"""
+_NUMBER: Final = r"\d++(?>(?:\.\d++)?)"
+_NAME: Final = r"[A-Za-z_]\w*+(?>(?:\.[A-Za-z_]\w*+)*)"
+_FILE: Final = r"\.{1,2}/[\w./@-]+\.json"
+_CONSTANT: Final = r"process\.(?:versions?+|platform|arch|argv)(?>(?:\.[A-Za-z_]\w*+)*)"
 
 Reads = Literal["read_only", "idempotent"]
 
@@ -203,13 +209,7 @@ def _check_open(node: ast.Call) -> None:
         raise _UnknownCode
 
 
-_MAX_NODE_CODE: Final = 2000  # characters
 _NODE_OPTIONS: Final = frozenset({"-p", "-e", "-pe", "--print", "--eval"})
-_TEXT: Final = r"""(?:'[^'"`\\\n]*+'|"[^'"`\\\n]*+")"""
-_NUMBER: Final = r"\d++(?>(?:\.\d++)?)"
-_NAME: Final = r"[A-Za-z_]\w*+(?>(?:\.[A-Za-z_]\w*+)*)"
-_FILE: Final = r"\.{1,2}/[\w./@-]+\.json"
-_CONSTANT: Final = r"process\.(?:versions?+|platform|arch|argv)(?>(?:\.[A-Za-z_]\w*+)*)"
 _VALUE: Final = (
     rf"(?:{_TEXT}|{_NUMBER}|{_CONSTANT}|require\s*\(\s*(?:'{_FILE}'|\"{_FILE}\")\s*\))"
     rf"(?>(?:\s*\.\s*{_NAME}|\s*\[\s*(?:{_TEXT}|{_NUMBER})\s*\])*)"

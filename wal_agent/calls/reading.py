@@ -34,6 +34,9 @@ MAX_DEPTH = 8
 MAX_WORDS = 32  # of a command whose last words may be another one
 MAX_GUESSED = 4  # words of it that may be shell text
 ANYWHERE = "*"  # a folder that is not known
+_TEXTS = ("command", "cmd")  # what tools that are not known call their shell text
+_FOLDER_OPTION = ("git", "make")  # -C
+_ANSWERS = ("", "y", "yes")
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -71,16 +74,13 @@ TALK = split_names(
     "description explanation justification timeout timeout_ms idle_timeout_ms delay_ms wait_for_previous "
     "run_in_background is_background"
 )
-_TEXTS = ("command", "cmd")  # what tools that are not known call their shell text
 _PWD = re.compile(r"\$PWD\b|\$\{PWD\}|\$\(pwd\)|`pwd`")
 _BEHIND = re.compile(r"(?<![&<>|])&(?![&>])")  # perhaps in quotes
 _SERVER = re.compile(r"mcp_{1,2}")
 _RUNNERS = (["uv", "run"], ["poetry", "run"], ["pipenv", "run"], ["bundle", "exec"], ["npx"])
-_FOLDER_OPTION = ("git", "make")  # -C
 _MOVES = frozenset({"-C", "-D", "-R", "--chdir"})  # of wrappers: another folder
 _PYTHON = Word("python", "python")
 _TAKES_TEXT = frozenset({"at", "batch", "tmux", "screen", "script", "expect"})  # they run what they are given as text
-_ANSWERS = ("", "y", "yes")
 _FIRST = Command("")
 
 Words = tuple[Word, ...]

@@ -18,6 +18,18 @@ from wal_agent.text import shorten
 MAX_NAMED = 20  # that are named; the others are counted
 MAX_PATH_LENGTH = 160  # characters of each path
 MAX_PATHS_SIZE = 1 << 20  # bytes of a list of paths that goes into a capture
+IGNORED = "ignored"
+NESTED = "a repository of its own; only which commit it is at is saved"
+NESTED_EMPTY = "a repository of its own without a commit"
+OUTSIDE = "a linked worktree outside of this folder"
+UNREADABLE = "cannot be read"
+SPECIAL = "not a file, folder or link"
+PRIVATE = "wal-agent's own, or the agent's"
+HISTORY = "older commits that no remote has; `git push` saves them"
+WISHED = (IGNORED, PRIVATE)
+FULL = "no room: the workspace is over its cap"
+FILE_COST = 1024  # bytes that a file counts for beside its own
+_SIZES = (64 << 10, 1 << 20, 8 << 20)  # bytes; smaller files are saved first
 
 
 class LeftOut(msgspec.Struct):
@@ -79,18 +91,6 @@ def bound_paths(paths: Iterable[bytes]) -> tuple[bytes, ...]:
     return tuple(chosen)
 
 
-IGNORED = "ignored"
-NESTED = "a repository of its own; only which commit it is at is saved"
-NESTED_EMPTY = "a repository of its own without a commit"
-OUTSIDE = "a linked worktree outside of this folder"
-UNREADABLE = "cannot be read"
-SPECIAL = "not a file, folder or link"
-PRIVATE = "wal-agent's own, or the agent's"
-HISTORY = "older commits that no remote has; `git push` saves them"
-WISHED = (IGNORED, PRIVATE)
-FULL = "no room: the workspace is over its cap"
-
-
 def describe_unexpected(lines: Sequence[str], more: int, shown: int = 3) -> str:
     """Of what a capture left out, the files that a person may take for saved: the first ones, and how many more. "" for
     none. `lines` and `more`: as in records.Workspace, where what is ignored comes last."""
@@ -111,10 +111,6 @@ def describe_apart(lines: Sequence[str], why: str, shown: int = 3) -> str:
 
 def too_big_reason(most: int) -> str:
     return f"bigger than {most / (1 << 20):.3g} MiB"
-
-
-FILE_COST = 1024  # bytes that a file counts for beside its own
-_SIZES = (64 << 10, 1 << 20, 8 << 20)  # bytes; smaller files are saved first
 
 
 class Caps(msgspec.Struct, frozen=True):

@@ -53,6 +53,11 @@ SETTINGS = (
     "protocol.allow=never",
     "safe.directory=*",  # it only reads here, and runs nothing that it reads
 )
+LOOK = 1.0  # seconds between two looks at a git that goes on
+FEED = 0.02  # the same, where pipes are known
+MAX_PIPES = 10_000
+SEARCH_TIME = 20.0  # seconds
+_READ_BY_GIT = (".gitignore", ".gitattributes", ".gitmodules", ".git")
 
 
 class GitMissing(Exception):
@@ -304,13 +309,6 @@ def _read(process: subprocess.Popen[bytes], most: int) -> bytes:
     if size > most:
         _kill(process)
     return b"".join(parts)
-
-
-LOOK = 1.0  # seconds between two looks at a git that goes on
-FEED = 0.02  # the same, where pipes are known
-MAX_PIPES = 10_000
-SEARCH_TIME = 20.0  # seconds
-_READ_BY_GIT = (".gitignore", ".gitattributes", ".gitmodules", ".git")
 
 
 class _Watch(threading.Timer):

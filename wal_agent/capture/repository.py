@@ -32,6 +32,28 @@ from wal_agent.safefs import file_signature, open_plain, read_end, read_plain
 
 LINKED = "worktrees"  # folder in a repository, with one for each worktree that `git worktree add` linked to it
 MAX_LINKED = 200  # of them
+_PATH_FILE = 4096  # bytes of a file that holds a path
+# What git opens to find out where it is. A pipe among them blocks it for ever; its other files are copied first.
+_OPENED = ("HEAD", "config", "config.worktree", "commondir", "packed-refs", "shallow", "objects/info/alternates")
+MARK_NAME = "user.wal-agent.captures"
+MAX_MARKS = 8  # of one job
+MAX_MARKED_JOBS = 6
+MAX_PROGRESS_FILE = 64 << 10  # bytes of one of the files
+MAX_PROGRESS_FILES = 300
+MAX_PROGRESS_SIZE = 1 << 20  # of all of them
+PROGRESS_FOLDERS = ("rebase-merge", "rebase-apply", "sequencer")
+MAX_COMMITS = 5000  # of the user's own, whose files go into the packs
+MAX_HISTORY = 256 << 20  # bytes, as git stores them, of the files of all these commits
+MAX_SHALLOW = 1 << 20  # bytes of the list of commits where a shallow clone is cut
+ROOT_TIME = 20.0  # seconds for the first commit of a history
+MAX_INDEX = 256 << 20  # bytes of the user's index file
+_PLAIN_INDEX = b"DIRC\0\0\0\x02"  # how one begins in which nothing is skip-worktree
+MAX_SHARED = 16  # files that a split index stands on
+MAX_UNMERGED = 1 << 20  # bytes of the list of what is unmerged
+MAX_REFS = 2000
+MAX_STASHES = 100
+MAX_STASH_LOG = 64 << 10  # bytes
+MAX_SPARSE = 64 << 10  # bytes of the sparse patterns
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -77,11 +99,6 @@ def named_worktree(git_dir: Path) -> Path | None:
         if named.endswith("/.git"):
             return Path(named).parent.resolve()
     return None
-
-
-_PATH_FILE = 4096  # bytes of a file that holds a path
-# What git opens to find out where it is. A pipe among them blocks it for ever; its other files are copied first.
-_OPENED = ("HEAD", "config", "config.worktree", "commondir", "packed-refs", "shallow", "objects/info/alternates")
 
 
 def find_location(git: Git, workspace: Path) -> Location:
@@ -130,11 +147,6 @@ def _ignores(git: Git, place: Location) -> bool:
     return bool(said)
 
 
-MARK_NAME = "user.wal-agent.captures"
-MAX_MARKS = 8  # of one job
-MAX_MARKED_JOBS = 6
-
-
 def mark_folder(folder: Path, commits: Sequence[str], job: str = "") -> None:
     """Mark the folder with `commits`, the newest captures of it by `job`; with none: it is no capture of any job's."""
     entries = {
@@ -168,15 +180,11 @@ def _key(job: str) -> str:
     return hashlib.sha256(job.encode()).hexdigest()[:8]
 
 
-MAX_PROGRESS_FILE = 64 << 10  # bytes of one of the files
-MAX_PROGRESS_FILES = 300
-MAX_PROGRESS_SIZE = 1 << 20  # of all of them
 PROGRESS_FILES = (
     *("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "MERGE_RR", "AUTO_MERGE", "SQUASH_MSG", "ORIG_HEAD"),
     *("CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD"),
     *("BISECT_LOG", "BISECT_START", "BISECT_NAMES", "BISECT_TERMS", "BISECT_EXPECTED_REV"),
 )
-PROGRESS_FOLDERS = ("rebase-merge", "rebase-apply", "sequencer")
 _BUSY = (
     ("rebase-merge/", "rebase"),
     ("rebase-apply/applying", "am"),
@@ -226,12 +234,6 @@ def _listed(git_dir: Path, folders: Iterable[str]) -> Iterator[str]:
             for entry in sorted(os.listdir(git_dir / folder)):  # noqa: PTH208 - names, not paths
                 if entry.isprintable():
                     yield f"{folder}/{entry}"
-
-
-MAX_COMMITS = 5000  # of the user's own, whose files go into the packs
-MAX_HISTORY = 256 << 20  # bytes, as git stores them, of the files of all these commits
-MAX_SHALLOW = 1 << 20  # bytes of the list of commits where a shallow clone is cut
-ROOT_TIME = 20.0  # seconds for the first commit of a history
 
 
 class History:
@@ -359,12 +361,6 @@ def strip_credentials(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
-MAX_INDEX = 256 << 20  # bytes of the user's index file
-_PLAIN_INDEX = b"DIRC\0\0\0\x02"  # how one begins in which nothing is skip-worktree
-MAX_SHARED = 16  # files that a split index stands on
-MAX_UNMERGED = 1 << 20  # bytes of the list of what is unmerged
-
-
 class IndexContents(msgspec.Struct, frozen=True):
     """`tree`: "" for none. `unmerged`: `git ls-files -u -z`. `away`: files, or whole folders, that git does not want in
     the working tree (a sparse checkout, skip-worktree); paths below the top."""
@@ -472,12 +468,6 @@ def _copy_index(source: Path, target: Path, most: int) -> tuple[int, ...] | None
             shutil.copyfileobj(file, out)
     os.utime(target, ns=(info.st_atime_ns, info.st_mtime_ns))
     return (info.st_ino, info.st_size, info.st_mtime_ns)
-
-
-MAX_REFS = 2000
-MAX_STASHES = 100
-MAX_STASH_LOG = 64 << 10  # bytes
-MAX_SPARSE = 64 << 10  # bytes of the sparse patterns
 
 
 class RepositoryState(msgspec.Struct, frozen=True):

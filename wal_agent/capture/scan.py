@@ -42,6 +42,12 @@ from wal_agent.safefs import Signature, file_signature, read_plain
 IGNORE_FILE = ".wal-agentignore"
 MAX_IGNORE_FILE = 1 << 20  # bytes of a file of patterns
 MAX_IGNORE_LINES = 500
+BATCH = 4000  # files that are hashed by one process
+BATCH_BYTES = 128 << 20
+NO_BUDGET = 1 << 62  # bytes
+MAX_PENDING = 5  # files that are not saved yet and are named
+MAX_IGNORED = 1 << 20  # bytes of their list
+MAX_MODES = 10_000  # files; where there are more, only those that changed are asked for their modes again
 
 
 def write_excludes(users: Path | None, place: Location, target: Path) -> bytes:
@@ -104,12 +110,6 @@ def escape_pattern(path: str) -> str:
     return re.sub(r"([\\*?\[\]!# ])", r"\\\1", path)
 
 
-BATCH = 4000  # files that are hashed by one process
-BATCH_BYTES = 128 << 20
-NO_BUDGET = 1 << 62  # bytes
-MAX_PENDING = 5  # files that are not saved yet and are named
-MAX_IGNORED = 1 << 20  # bytes of their list
-MAX_MODES = 10_000  # files; where there are more, only those that changed are asked for their modes again
 _CLOSED = re.compile(r"warning: could not open directory '(.*)/(?:': .*|[^/]*)")  # git cuts its line at 4096 bytes
 _UNABLE = re.compile(r"fatal: Unable to process path (.*)", re.DOTALL)
 

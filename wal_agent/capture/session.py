@@ -28,6 +28,9 @@ BLOCK = 128 << 10  # unit in which a rewritten file is compared; more than a rec
 TAIL = 4 << 10  # bytes before the end that must stand unchanged for a grown file to count as appended to
 DIGEST = 32
 NO_TIME = -1  # ns; of a file that grew while it was read: no stat result can match
+PIECE = 4 << 20  # most bytes of one edit, and most bytes held in memory
+MAX_EDITS = 128  # scattered edits of one delta; keeps its record far below a segment's size
+TRIES = 3
 
 
 class KnownVersion(msgspec.Struct):
@@ -79,9 +82,6 @@ class KnownVersion(msgspec.Struct):
 
 PutPayload = Callable[[bytes], Payload]
 
-PIECE = 4 << 20  # most bytes of one edit, and most bytes held in memory
-MAX_EDITS = 128  # scattered edits of one delta; keeps its record far below a segment's size
-
 
 class Edits:
     """Edits in ascending order of their offset.
@@ -122,9 +122,6 @@ class Edits:
         for offset, data in self._waiting:
             self._stored.append(Edit(offset=offset, data=self._put(bytes(data))))
         self._waiting, self._held = [], 0
-
-
-TRIES = 3
 
 
 class Captured(Protocol):

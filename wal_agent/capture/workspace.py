@@ -53,6 +53,13 @@ MANY_PACKS = 50  # packs behind those that hold the first capture
 MAX_PACKS = 800  # packs; wal/state.py takes no more than 1000
 PACK_SLACK = 4 << 20  # bytes that later packs may always have in all
 EXACT_CHANGES = 500  # changed objects above which it is worth to check which of them are elsewhere already
+LOCK_TIMEOUT = 2.0  # seconds, for another run in the same workspace
+PAUSE = 300.0  # seconds after which something that cannot be captured is tried again
+MARGIN = 2.0  # seconds by which a file may seem older than it is
+LEAST_PART, MAX_PART = 4 << 20, 64 << 20  # bytes of files that one capture takes in
+MAX_PARTS = 256  # of a tree that is as big as its cap
+PART_SECONDS = 3.0
+MANY_LOOSE = 500  # files of one part, above which our repository keeps a pack instead of a file for each
 
 
 class SavedCapture(msgspec.Struct, frozen=True):
@@ -160,15 +167,6 @@ class Packer:
                 parts.append(self._put(part))
             size = file.tell()
         return Pack(size=size, sha256=sha256.hexdigest(), parts=tuple(parts))
-
-
-LOCK_TIMEOUT = 2.0  # seconds, for another run in the same workspace
-PAUSE = 300.0  # seconds after which something that cannot be captured is tried again
-MARGIN = 2.0  # seconds by which a file may seem older than it is
-LEAST_PART, MAX_PART = 4 << 20, 64 << 20  # bytes of files that one capture takes in
-MAX_PARTS = 256  # of a tree that is as big as its cap
-PART_SECONDS = 3.0
-MANY_LOOSE = 500  # files of one part, above which our repository keeps a pack instead of a file for each
 
 
 class SavedInside(msgspec.Struct, frozen=True):

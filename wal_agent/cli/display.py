@@ -54,6 +54,7 @@ HEADED: Final[Styles] = {
     r"^ +(undo|look with \(the log says\)|look|found|resolve|note|not held)(?=[: ])": "cyan",
 }
 """Of answers whose indented lines belong to the line before."""
+NARROWEST = 10  # characters of a column that is broken into several lines
 
 
 def is_rich() -> bool:
@@ -117,9 +118,6 @@ def answer_table(
         table.add_row(*(styled(_clean(cell), STATE if header[n] == "STATE" else {}) for n, cell in enumerate(row)))
     if rows:
         _console().print(table)
-
-
-NARROWEST = 10  # characters of a column that is broken into several lines
 
 
 def least_width(header: Sequence[str], rows: Sequence[Sequence[str]], folds: Sequence[str]) -> int:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=str)
 WIDEST = 60  # characters of one column; the last has more
+OPEN = "OPEN CALLS"
+HEADER = ("STATE", "JOB", "AGENT", "HOST", OPEN, "TASK", "FOLDER", "WHAT")
+TASK = 40  # characters of a task
 SHORTEST, LONGEST = 0.1, 86_400.0  # seconds between two looks, and of a command
 Every = Annotated[float, typer.Option("--every", help="Seconds between two checks.")]
 
@@ -410,11 +413,6 @@ def describe_loss(job: Job, url: str) -> tuple[str, str]:
         f"Carry on: {claim_command(url)}",
     ]
     return f"wal-agent: {job.job}: {what.get(job.state, job.state)}", "\n".join(row for row in rows if row)
-
-
-OPEN = "OPEN CALLS"
-HEADER = ("STATE", "JOB", "AGENT", "HOST", OPEN, "TASK", "FOLDER", "WHAT")
-TASK = 40  # characters of a task
 
 
 def answer_jobs(jobs: Sequence[Job], work: Mapping[str, OpenWork]) -> None:

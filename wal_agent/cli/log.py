@@ -88,6 +88,10 @@ if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
 
 PARALLEL = 8  # snapshots that are read at a time
+MAX_TEXT = 2000  # characters of one text in JSON
+ROOMY = 120  # columns from which on the outcomes have a column of their own
+CRASHES = ("opening", "recovery", "run_ended")
+FOLLOW = 1.0  # seconds between two reads of new records
 
 
 def is_crash_record(record: AnyRecord) -> bool:
@@ -373,14 +377,8 @@ def _clean_next(before: Any, value: Any) -> Any:
     return _clean(value)
 
 
-MAX_TEXT = 2000  # characters of one text in JSON
-
-
 def _short(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text)} characters)"
-
-
-ROOMY = 120  # columns from which on the outcomes have a column of their own
 
 
 def as_line(entry: Entry, columns: int = 0) -> str:
@@ -495,7 +493,6 @@ def _outcome(entry: Entry) -> str:
     return state_text(entry.state) + took
 
 
-CRASHES = ("opening", "recovery", "run_ended")
 CAUSES: Final[dict[Cause, str]] = {
     "first": "the first one",
     "closed": "after a complete run",
@@ -503,7 +500,6 @@ CAUSES: Final[dict[Cause, str]] = {
     "unlocked": "after an unlock",
     "dead": "after a crash",
 }
-FOLLOW = 1.0  # seconds between two reads of new records
 
 
 @with_job

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     import typer
     from typer.exceptions import TyperException
 
+_NUMBERS = (  # what the parser says of a number, and what is allowed
+    (r"'(?P<got>.*)' is not a valid (?:int|float)(?: range)?", "a number"),
+    (r"(?P<got>\S+) is not in the range x>=([\d.]+?)", r"at least \g<3>"),
+    (r"(?P<got>\S+) is not in the range ([\d.]+)<=x<=([\d.]+?)", r"\g<3> to \g<4>"),
+)
+
 
 def describe_misuse(error: TyperException) -> str:
     """One line: what is wrong on the command line, what was probably meant, and the page of the command it was for."""
@@ -40,13 +46,6 @@ def describe_misuse(error: TyperException) -> str:
         names = [name for name in sys.argv[1:2] if name in COMMANDS]
     page = " ".join(["wal-agent", *names, "--help"])
     return f"{' '.join(said)} (see: {page})" if len(said) > 1 else f"{said[0]} See: {page}"
-
-
-_NUMBERS = (  # what the parser says of a number, and what is allowed
-    (r"'(?P<got>.*)' is not a valid (?:int|float)(?: range)?", "a number"),
-    (r"(?P<got>\S+) is not in the range x>=([\d.]+?)", r"at least \g<3>"),
-    (r"(?P<got>\S+) is not in the range ([\d.]+)<=x<=([\d.]+?)", r"\g<3> to \g<4>"),
-)
 
 
 def _reword(error: TyperException) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from wal_agent.supervise.options import RunOptions
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
+MAX_SHOWN = 3  # unfinished jobs; the others are counted
 
 # How a start gets a job that is not free: of `run` and of `resume`.
 AcceptLoss = Annotated[
@@ -350,9 +351,6 @@ def _readable(bucket: Bucket, job: Job, settings: Settings, env: Mapping[str, st
     if not job.key:
         return bucket
     return EncryptedBucket(bucket, load_key(settings.encryption_key_file, settings.encryption_key_command, env))
-
-
-MAX_SHOWN = 3  # unfinished jobs; the others are counted
 
 
 def settle_folder(options: RunOptions) -> RunOptions:

@@ -42,6 +42,12 @@ if TYPE_CHECKING:
 SHORTEST, LONGEST = 0.2, 86_400.0  # seconds between two looks
 ReadView = Callable[["Replay"], tuple["View | None", "Replay", str]]
 
+MAX_RECORDS = 5
+WIDEST = 500  # characters of one row
+MAX_STEPS_SHOWN = 10
+MAX_CALLS_SHOWN = 20
+_STARTS = ("crashed", "due", "released", "unlocked")  # states from which a start carries on at once
+
 
 def watch_status(
     at: JobContext, every: float, env: Mapping[str, str], options: str = "", json: bool = False
@@ -136,10 +142,6 @@ def screen_rows(shown: list[str], records: list[str], trouble: str, every: float
     return [*rows, "", "last records", *records] if records else rows
 
 
-MAX_RECORDS = 5
-WIDEST = 500  # characters of one row
-MAX_STEPS_SHOWN = 10
-MAX_CALLS_SHOWN = 20
 _LATE = {
     "model": "waiting for the model",
     "approval": "the agent waits for you, or runs what you allowed,",
@@ -314,9 +316,6 @@ def file_rows(f: Files, now: float, running: bool) -> list[tuple[str, str]]:
     if f.problem:
         rows.append(("", f.problem))
     return rows
-
-
-_STARTS = ("crashed", "due", "released", "unlocked")  # states from which a start carries on at once
 
 
 def next_command(view: View, options: str, folder: Path, host: str) -> str:

@@ -52,6 +52,9 @@ from wal_agent.wal.state import State
 JobState = LeaseView | Literal["none"]
 PREVIEW = 200  # characters of a tool's input
 _OF_A_TOOL = ("executing_tools", "awaiting_approval")  # phases; in others the newest tool is an old one
+MAX_COUNTED = 1000  # messages of a job at rest
+LOOK_TIMEOUT = 3.0  # seconds: who looks at a run that hangs is not to hang with it
+MAX_TO_GO = 5  # files that wait to be saved and are named
 
 
 Held = Literal["", "cut", "runs_on", "serves"]
@@ -252,9 +255,6 @@ def continue_view(
     return seen_at, found
 
 
-MAX_COUNTED = 1000  # messages of a job at rest
-
-
 def count_waiting(bucket: Bucket, keys: Keys, state: State) -> int:
     """How many messages lie in the bucket for the next start of a job at rest; those on a server are not known."""
     listed = [each.key.rpartition("/")[2] for each in islice(bucket.list(keys.inbox), MAX_COUNTED)]
@@ -264,9 +264,6 @@ def count_waiting(bucket: Bucket, keys: Keys, state: State) -> int:
 
     given = {identity_of(m.sender, m.id) for m in state.messages}
     return sum(identity not in given for identity in listed)
-
-
-LOOK_TIMEOUT = 3.0  # seconds: who looks at a run that hangs is not to hang with it
 
 
 def make_view(
@@ -326,9 +323,6 @@ def newest_rewrite(state: State) -> LastRewrite | None:
         return None
     r = state.rewrites[-1].record
     return LastRewrite(r.n, r.kind, r.turns, r.tokens, r.left, r.time)
-
-
-MAX_TO_GO = 5  # files that wait to be saved and are named
 
 
 def files_view(state: State, answer: Mapping[str, Any] | None) -> Files | None:

@@ -81,6 +81,12 @@ _CLAUDE = re.compile(
 )
 _KIMI = re.compile(r"(?:\S*/)?(?:ba|z)?sh -c cd (?:'[^']*'|[^\s']+) && (?P<command>.*)", re.DOTALL)
 _PLAIN = re.compile(r"(?:\S*/)?(?:ba|z)?sh(?: --norc --noprofile)? -l?c (?P<command>.*)", re.DOTALL)
+_MAX_STEPS = 16
+MAX_FACTS = 40  # of one call: an intent stays small
+MAX_VALUE = 400  # characters of one fact
+BEFORE_WORK = 0.05  # seconds of this thread's work
+BEFORE_WAIT = 1.0  # seconds in all, with what the thread waits for its turn or a slow disk
+NOW_BUDGET = 2.0  # seconds, for all calls of a recovery
 
 
 def find_running_calls(
@@ -231,7 +237,6 @@ def _join(names: Sequence[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-_MAX_STEPS = 16
 _NOWHERE = Path("/")  # for the first `cd` of a command whose folder is not known
 _ELSEWHERE = frozenset(FOLDERS)
 # These change what later words of the same shell mean, or whether they are reached.
@@ -307,8 +312,6 @@ _KINDS: Mapping[str, Kind[Any]] = {
     **dict.fromkeys(("mkdir", "touch", "truncate", "ln"), Makes()),
     **dict.fromkeys(PACKAGE_TOOLS, Packages()),
 }
-MAX_FACTS = 40  # of one call: an intent stays small
-MAX_VALUE = 400  # characters of one fact
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -457,8 +460,6 @@ def change_apart(mine: Sequence[str] | None, other: Sequence[str] | None) -> boo
     return mine is not None and other is not None and not paths_overlap(mine, other)
 
 
-BEFORE_WORK = 0.05  # seconds of this thread's work
-BEFORE_WAIT = 1.0  # seconds in all, with what the thread waits for its turn or a slow disk
 _SYSTEM = SystemClock()
 
 
@@ -480,7 +481,6 @@ def sent_line(call: ReadCall, before: Sequence[Fact], workspace: str) -> str:
     return sent_by_push(parts[0].how, before) if len(parts) == 1 else ""
 
 
-NOW_BUDGET = 2.0  # seconds, for all calls of a recovery
 _UNLOGGED = Outcome("unknown", findings.UNLOGGED)
 
 

@@ -25,6 +25,10 @@ from wal_agent.wording import findings
 
 ABSENT = "absent"
 _MAX_PLACES = 16  # occurrences of a replacement's new text that are tried
+_CHUNK = 256 << 10
+MAX_ENTRIES = 2000  # of a folder's tree
+_LIVE = ("/proc/", "/sys/")  # reading there can consume or change something
+MAX_PATHS = 8  # of one step
 
 
 class FileNow(msgspec.Struct, frozen=True):
@@ -156,9 +160,6 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-_CHUNK = 256 << 10
-MAX_ENTRIES = 2000  # of a folder's tree
-_LIVE = ("/proc/", "/sys/")  # reading there can consume or change something
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "link"}
 
 
@@ -282,8 +283,6 @@ def list_children(path: str) -> list[str] | None:
         return None
     return sorted(names) if len(names) <= MAX_ENTRIES else None
 
-
-MAX_PATHS = 8  # of one step
 
 PathState = Literal["done", "untouched", "partly", "either", "unknown"]
 

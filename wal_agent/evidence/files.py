@@ -56,6 +56,7 @@ _MAX_CHANGES = 16
 # A patch of new files only. Programs differ in what they make of anything else: blanks around it, other lines, "\r".
 _ADDED = re.compile(r"\*\*\* Add File: (?P<path>[^\n]+)\n(?P<lines>(?:\+[^\n\r]*\n)*)")
 _ENDS = ("*** Begin Patch\n", "*** End Patch")
+_PLACE = r"(?:[0-9]+|\$|/(?:\\[^\n]|[^/\\\n])*/)"
 
 
 def read_changes(tool: str, fields: Mapping[str, object], sure: bool) -> tuple[FileChange, ...] | None:
@@ -255,7 +256,6 @@ def _is_flags(words: Sequence[str]) -> bool:
     return bool(words) and len(words[0]) > 1 and words[0][0] == "-" and set(words[0][1:]) <= set("neE")
 
 
-_PLACE = r"(?:[0-9]+|\$|/(?:\\[^\n]|[^/\\\n])*/)"
 # One address or two, and a substitution or deletion. No flag or command that writes elsewhere or executes (w, e, r).
 _SCRIPT = re.compile(
     rf"(?:(?P<one>{_PLACE})(?:,(?P<two>{_PLACE}))?)?(?:(?P<delete>d)|s(?P<by>[/|#,@:])"

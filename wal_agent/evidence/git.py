@@ -36,6 +36,7 @@ _CHECKS: dict[str, Callable[[Comparison], Outcome | None]] = {
 # Hooks that may run before the first write; "reference-transaction" has a state before the locks since git 2.54.
 _EARLY = {"rebase": {"pre-rebase"}, "pull": {"pre-rebase"}}
 _MOVES_REF = ("commit", "tag", "branch")  # all that is left of them is the value of a ref
+_LISTS = ("add", "rm", "mv")  # what they do shows in what the index lists
 
 
 def _assess_comparison(c: Comparison, open_push: str) -> Outcome:
@@ -100,7 +101,6 @@ def _explain_difference(c: Comparison) -> str:
 
 
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-_LISTS = ("add", "rm", "mv")  # what they do shows in what the index lists
 _ELSEWHERE = (  # in the environment: git then works elsewhere, or says other things in its logs
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE"),
     *("GIT_REFLOG_ACTION", "GIT_CEILING_DIRECTORIES", "GIT_CONFIG", "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS"),

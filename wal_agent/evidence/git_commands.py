@@ -22,6 +22,10 @@ _COMMIT = re.compile(r"commit(?: \(([a-z-]+)\))?: .*|commit(?: \(([a-z-]+)\))?:?
 _CHECKOUT = re.compile(r"checkout: moving from (\S+) to (\S+)")
 _MERGED = r"(?:Fast-forward|Merge made by .*|In-index merge)"
 _IN_COMMIT = {"MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply"}
+_HEADS = "refs/heads/"
+_MAX_REMOTES = 4
+_MAX_PATHS = 64
+MAKING_VERBS = ("clone", "init", "worktree")
 
 
 def check_commit(c: Comparison) -> Outcome | None:
@@ -232,10 +236,6 @@ def _completed_with_hooks(done: str) -> Outcome:
     return Outcome("completed", findings.AFTERWARDS.format(done))
 
 
-_HEADS = "refs/heads/"
-_MAX_REMOTES = 4
-
-
 def check_tag(c: Comparison) -> Outcome | None:
     name = c.command.operands[0] if c.command.operands else ""
     ref = f"refs/tags/{name}"
@@ -382,7 +382,6 @@ def explain_open_push(command: GitCommand, head: str) -> str:
 
 
 _MAGIC = frozenset("*?[\\:")
-_MAX_PATHS = 64
 
 
 def check_index_command(c: Comparison) -> Outcome | None:
@@ -447,9 +446,6 @@ def _renamed(c: Comparison, all: Sequence[IndexEntry], paths: tuple[str, ...]) -
     if entries_below(all, old) or not entries_below(all, new) or os.path.lexists(c.repo.tree / old):
         return None
     return Outcome("completed", findings.INDEX_RENAMED.format(inline(new), inline(old)))
-
-
-MAKING_VERBS = ("clone", "init", "worktree")
 
 
 def made_folder(command: GitCommand) -> str | None:

@@ -26,6 +26,12 @@ _OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REF = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _GONE = (errno.ENOENT, errno.ENOTDIR)
+MAX_INDEX = 1 << 20  # bytes; about 10,000 files
+_TIMES = 40  # bytes of an entry before the object's name: times, device, inode, mode, owner, size
+_RACE = 20_000_000  # ns: what is changed within a tick after it was staged has the times that it had
+MAX_LOG = 256 << 10  # bytes that a reflog may have grown by
+_END = 16 << 10  # bytes of its end that are read
+_TAIL = 1024  # bytes of it that show whether it is still the same one
 
 
 class UnreadableRepo(Exception):
@@ -249,11 +255,6 @@ def _stat_line(path: str, s: os.stat_result) -> str:
     return "\0".join((path, *map(str, numbers)))
 
 
-MAX_INDEX = 1 << 20  # bytes; about 10,000 files
-_TIMES = 40  # bytes of an entry before the object's name: times, device, inode, mode, owner, size
-_RACE = 20_000_000  # ns: what is changed within a tick after it was staged has the times that it had
-
-
 class IndexEntry(msgspec.Struct, frozen=True):
     """`stat`: ctime, mtime (each seconds, ns), device, inode, mode, uid, gid, size, each cut to 32 bits."""
 
@@ -362,11 +363,6 @@ def _spans_of(data: bytes, width: int, budget: Budget) -> list[tuple[int, int]] 
             return None
         at += 8 + size
     return spans if at == end else None
-
-
-MAX_LOG = 256 << 10  # bytes that a reflog may have grown by
-_END = 16 << 10  # bytes of its end that are read
-_TAIL = 1024  # bytes of it that show whether it is still the same one
 
 
 class LogMark(msgspec.Struct, frozen=True):

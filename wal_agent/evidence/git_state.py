@@ -24,6 +24,7 @@ EARLY_HOOKS = frozenset(
     {"pre-commit", "prepare-commit-msg", "commit-msg", "pre-merge-commit", "pre-rebase"}
     | {"post-index-change", "reference-transaction"}
 )
+_MOST = 1 << 20  # bytes of an answer of git's
 
 
 class RepoSnapshot(msgspec.Struct, frozen=True):
@@ -144,7 +145,6 @@ def _mark(value: str) -> LogMark:
     return LogMark(int(size), end, int(last), front)
 
 
-_MOST = 1 << 20  # bytes of an answer of git's
 _UNSAFE_PATH = frozenset("*?[\\:")
 
 

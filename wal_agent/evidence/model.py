@@ -22,6 +22,7 @@ from wal_agent.records import Fact, Finding
 
 MAX_FILES = 8  # whose content is read for one call
 MAX_BYTES = 4 << 20  # of their content together
+CWD = "cwd"  # a fact: where the agent reports that the call runs
 
 
 class FileChange(msgspec.Struct, frozen=True):
@@ -153,9 +154,6 @@ class Kind(ABC, Generic[How]):
 
 def fact_value(facts: Iterable[Fact], what: str, where: str | None) -> str | None:
     return next((f.value for f in facts if (f.what, f.where) == (what, where)), None)
-
-
-CWD = "cwd"  # a fact: where the agent reports that the call runs
 
 
 def resolve_path(step: Step, named: str) -> str | None:

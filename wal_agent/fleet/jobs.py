@@ -70,6 +70,18 @@ STATES: Final[tuple[JobState, ...]] = ("damaged", "newer", *get_args(LeaseView))
 """In the order of who is to look first."""
 MAX_WORDS = 500  # characters of a foreign text
 MAX_AGE = 1e10  # seconds, whatever a lease says
+PARALLEL = 32  # requests at once; as many connections are kept
+MAX_LISTED = 200  # leases of a bucket that are read for one folder
+MAX_COUNTED = 5  # logs that are read for one folder
+LOOK_TIME = 3.0  # seconds
+MAX_READ = 20  # logs that a listing reads
+EQUAL_WAIT = (
+    60.0  # seconds: what waits about as long is taken in any order, so that a hundred hosts do not want one job
+)
+HOOKLESS = "generic"
+MAX_PAUSE = 300.0  # seconds after runs that failed in a row
+FIRST_REST = 15.0  # seconds until a job is tried again whose lease a run left as it was; doubled each time
+MAX_REST = 600.0
 
 
 class ShownJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,9 +223,6 @@ def with_names(jobs: Iterable[Job], names: Mapping[str, str]) -> list[Job]:
     return [msgspec.structs.replace(j, name=n) if (n := names.get(j.job, "")) not in own else j for j in found]
 
 
-PARALLEL = 32  # requests at once; as many connections are kept
-
-
 class Reader(msgspec.Struct, frozen=True):
     """A bucket, and this machine, which knows of its own processes whether they live."""
 
@@ -262,9 +271,6 @@ class Reader(msgspec.Struct, frozen=True):
 
 Relation = Literal["here", "above", "below"]
 UNFINISHED: Final = frozenset(("damaged", "newer", "crashed", "due", "released", "unlocked", "running", "paused"))
-MAX_LISTED = 200  # leases of a bucket that are read for one folder
-MAX_COUNTED = 5  # logs that are read for one folder
-LOOK_TIME = 3.0  # seconds
 
 
 class FolderJob(msgspec.Struct, frozen=True):
@@ -434,9 +440,6 @@ def count_calls(bucket: Bucket, job: str, end: float) -> int | None:
     return None if work is None else work.calls
 
 
-MAX_READ = 20  # logs that a listing reads
-
-
 def read_open_work(bucket: Bucket, jobs: Iterable[Job]) -> dict[str, OpenWork]:
     """Return calls and task by name, of the jobs whose log can be read without a key, the unfinished ones first; no
     read begins after LOOK_TIME."""
@@ -458,10 +461,6 @@ def is_job(name: str) -> bool:
     return True
 
 
-EQUAL_WAIT = (
-    60.0  # seconds: what waits about as long is taken in any order, so that a hundred hosts do not want one job
-)
-HOOKLESS = "generic"
 Loss = tuple[str, int, str]  # Job.loss
 
 
@@ -537,9 +536,6 @@ def make_folder(job: Job, allowed: Allowed) -> Path:
     return path
 
 
-MAX_PAUSE = 300.0  # seconds after runs that failed in a row
-FIRST_REST = 15.0  # seconds until a job is tried again whose lease a run left as it was; doubled each time
-MAX_REST = 600.0
 PASSED_ON = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
 # Trying again mends none of these.
 FINAL = {0, *(error.exit_code for error in (UsageError, Damaged, PersonNeeded, CrashLoop))}

@@ -50,6 +50,14 @@ MAX_WOKEN = 5_000  # jobs that messages have woken, each remembered with its mes
 MAX_BYTES = 8 << 20
 FIRST_PAUSE = 30.0  # seconds until a command that failed is tried again; doubled each time
 MAX_PAUSE = 3600.0
+TIMED_OUT = 124  # as timeout(1) says it
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+STEP = 0.1
+LONGEST = 1000  # characters of a value
+ACTED_ON: tuple[JobState, ...] = ("crashed", "released", "due")
+LISTEN = 0.5  # seconds between two looks at who is silent, and
+SUSPECT_LOOK = 1.0  # at the leases while somebody is
+MAX_SPREAD = 5.0  # seconds over which the commands of one round are begun
 
 Outcome = Literal["began", "done", "failed", "unknown", "undone"]
 """`undone`: never begun, or ended by our own end; it counts for nothing, and is not remembered."""
@@ -250,12 +258,6 @@ def name_acts(acts: Sequence[Act]) -> str:
     return ", ".join(words) + (f" and {len(acts) - 3} more" if len(acts) > 3 else "")
 
 
-TIMED_OUT = 124  # as timeout(1) says it
-GRACE = 5.0  # seconds between SIGTERM and SIGKILL
-STEP = 0.1
-LONGEST = 1000  # characters of a value
-
-
 def command_environment(env: Mapping[str, str], job: Job, url: str, messages: int = 0) -> dict[str, str]:
     """WAL_AGENT_JOB and WAL_AGENT_BUCKET, which every command of ours goes by, and FLEET_*. An agent that is none,
     and a workspace that cannot be told as it stands, are empty: another one would be worse."""
@@ -323,12 +325,6 @@ def _end(process: subprocess.Popen[bytes]) -> int:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     return process.wait()
-
-
-ACTED_ON: tuple[JobState, ...] = ("crashed", "released", "due")
-LISTEN = 0.5  # seconds between two looks at who is silent, and
-SUSPECT_LOOK = 1.0  # at the leases while somebody is
-MAX_SPREAD = 5.0  # seconds over which the commands of one round are begun
 
 
 class WatchKeys(Keys, frozen=True):

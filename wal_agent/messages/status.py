@@ -23,6 +23,8 @@ from wal_agent.text import shorten
 
 EVERY: Final = 1.0  # seconds between two heartbeats
 MAX_WHY: Final = 300  # characters of a reason
+LIVE: Final[tuple[State, ...]] = ("starting", "recovering", "running", "draining")
+"""The states of a run that holds the lease: those that have a heartbeat."""
 
 State = Literal["starting", "recovering", "running", "draining", "paused", "fenced", "halted", "closed", "released"]
 
@@ -96,10 +98,6 @@ def follow(status: Status, event: events.Event) -> tuple[Status, tuple[Word, ...
         case _:
             pass
     return status, words
-
-
-LIVE: Final[tuple[State, ...]] = ("starting", "recovering", "running", "draining")
-"""The states of a run that holds the lease: those that have a heartbeat."""
 
 
 class StatusPublisher:

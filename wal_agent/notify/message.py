@@ -55,6 +55,11 @@ REPORTED = (
 )
 # Nobody needs to be told: the command line was wrong, the job runs elsewhere, `LeaseLost` has told it.
 NO_NEWS = frozenset({UsageError.exit_code, LeaseHeld.exit_code, Fenced.exit_code})
+VARIABLE = "WAL_AGENT_NOTIFY"
+OFF = "off"
+DEFAULT: Level = "recovery"
+MAX_TARGETS = 20
+MAX_URL = 2000  # characters; all of them together fit into a pipe
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -318,11 +323,6 @@ def _run_line(facts: Facts) -> str:
     return f"Start it: {facts.command('run', facts.agent)} (in {facts.workspace})"
 
 
-VARIABLE = "WAL_AGENT_NOTIFY"
-OFF = "off"
-DEFAULT: Level = "recovery"
-MAX_TARGETS = 20
-MAX_URL = 2000  # characters; all of them together fit into a pipe
 # They would run a program, show something on this machine's screen, or write files; or read a list of further URLs.
 REFUSED = frozenset(
     {"blink1", "dbus", "file", "gio", "glib", "gnome", "kde", "macosx", "memory", "qt", "vapid", "windows"}

@@ -31,6 +31,14 @@ MAX_PAUSE = 90.0
 REMINDERS = (900.0, 3600.0, 14_400.0)  # seconds, each after the one before: four times in all
 MAX_AGE = 86_400.0  # seconds; what nobody could send for a day is dropped
 REPEAT_WINDOW = 900.0  # seconds in which a message is not said again
+FOLDER = "notify"
+SENDER = "queue.lock"  # held by the one sender
+QUEUE = "queue.sqlite3"
+MAX_LETTERS = 100
+MAX_KEYS = 200
+MAX_IDLE = 2 * 86_400.0  # seconds after which a box that nobody uses is removed
+_RETRY = 0.02  # seconds between two tries
+_BUSY = 30.0  # seconds to wait for another process's transaction
 
 
 class Try(msgspec.Struct, frozen=True):
@@ -185,14 +193,6 @@ def body_of(waiting: Letter) -> str:
 _ORDINAL = {2: "second", 3: "third", 4: "fourth"}
 
 
-FOLDER = "notify"
-SENDER = "queue.lock"  # held by the one sender
-QUEUE = "queue.sqlite3"
-MAX_LETTERS = 100
-MAX_KEYS = 200
-MAX_IDLE = 2 * 86_400.0  # seconds after which a box that nobody uses is removed
-_RETRY = 0.02  # seconds between two tries
-_BUSY = 30.0  # seconds to wait for another process's transaction
 _BROKEN = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
 

@@ -38,6 +38,9 @@ TIMEOUT = 30  # seconds for one URL, whatever the service's own are
 _MOST = 200  # characters of a reason
 _PART = re.compile(r"[^/:@?&=#,+]{4,}")
 _REFUSED_MESSAGE = "the service did not take it"
+POLL_INTERVAL = 0.5  # seconds between two looks into the box
+MIN_REST = 20.0  # seconds of waiting that are worth forgetting apprise for
+_HEAVY = "apprise"
 
 
 def deliver(target: Target, level: Level, title: str, body: str, seconds: int = TIMEOUT) -> str:
@@ -126,9 +129,6 @@ def _apprise_log() -> Iterator[list[str]]:
 
 
 Deliver = Callable[[Target, Level, str, str], str]
-POLL_INTERVAL = 0.5  # seconds between two looks into the box
-MIN_REST = 20.0  # seconds of waiting that are worth forgetting apprise for
-_HEAVY = "apprise"
 
 
 # ---- the run's side

@@ -27,6 +27,7 @@ from wal_agent.text import plural, quote
 
 MAX_QUEUED = 10_000  # events; a run emits some tens a second
 CLOSE_TIMEOUT = 3.0  # seconds that the end of the process waits for queued events
+LONGEST = 1000  # characters of one value
 
 
 class BackgroundListener:
@@ -227,7 +228,6 @@ def _seconds(value: float) -> float:
     return round(value, 4)
 
 
-LONGEST = 1000  # characters of one value
 _BARE = re.compile(r"[A-Za-z0-9_./:+@-]+")
 
 

@@ -31,6 +31,7 @@ RECOVERY_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 MAX_LABEL_VALUES = 40  # values of one label
 _WORD = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _RESULT = re.compile(r"(?<=[a-z])(?=[A-Z])")
+REST = 15.0  # seconds between two writes: as often as such a file is usually read
 
 
 class LabelValues:
@@ -244,9 +245,6 @@ class Requests(Collector):
         retries = CounterMetricFamily("wal_agent_store_retries_total", "Requests that had no answer before.")
         retries.add_metric([], retried)
         yield retries
-
-
-REST = 15.0  # seconds between two writes: as often as such a file is usually read
 
 
 class PromFile:

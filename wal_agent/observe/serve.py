@@ -21,6 +21,11 @@ from wal_agent.errors import ConfigError
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LABEL = "wal_job"  # not `job`: that is the name of Prometheus' own
+MAX_SAVE_AGE = 60.0  # seconds; a save is due far more often
+MAX_CONNECTIONS = 8  # connections at a time
+REQUEST_TIMEOUT = 5.0  # seconds for a request and its answer together
+_LOOK = 0.5  # seconds between two looks for connections that are over their time
+_PLAIN = "text/plain; charset=utf-8"
 
 
 def exposition(registry: CollectorRegistry, job: str = "") -> Callable[[], bytes]:
@@ -46,9 +51,6 @@ class Samples(Collector):
                 if not sample.name.endswith("_created")
             ]
             yield metric
-
-
-MAX_SAVE_AGE = 60.0  # seconds; a save is due far more often
 
 
 class Health:
@@ -96,14 +98,8 @@ class Health:
         self._ready = False
 
 
-MAX_CONNECTIONS = 8  # connections at a time
-REQUEST_TIMEOUT = 5.0  # seconds for a request and its answer together
-_LOOK = 0.5  # seconds between two looks for connections that are over their time
-
 Answer = tuple[int, str, bytes]
 """Status, content type, body."""
-
-_PLAIN = "text/plain; charset=utf-8"
 
 
 def answers(metrics: Callable[[], bytes], health: Health) -> Callable[[str], Answer]:

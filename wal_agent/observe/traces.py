@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAX_OPEN = 1000  # calls that run at a time; the oldest is let go beyond
 _HALF = (1 << 64) - 1
 _BAD = ("failed", "refused")
+SERVICE = "wal-agent"
 
 
 class Ids(IdGenerator):
@@ -194,9 +195,6 @@ class Spans:
 
 def _nano(seconds: float) -> int:
     return int(seconds * 1e9)
-
-
-SERVICE = "wal-agent"
 
 
 class Traces:

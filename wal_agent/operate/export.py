@@ -39,6 +39,9 @@ from wal_agent.wal.store import JobStore
 
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 _WAYS = "Give a record's number, as `wal-agent log` shows it, or a time: 14:02, 14:02:13 (local), 2026-11-22T14:02:13Z."
+TRIES = 8  # versions of one file that are tried on one base
+SESSION, WORKSPACE = "session", "workspace"
+STAGED = ".wal-agent-restore-"
 
 
 def parse_point(text: str, now: float) -> int | float:
@@ -87,7 +90,6 @@ def replay_at(bucket: Bucket, keys: Keys, key_id: str, at: str | None, now: floa
     return found
 
 
-TRIES = 8  # versions of one file that are tried on one base
 _BAD_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EINVAL)
 
 
@@ -177,10 +179,6 @@ def _write_version(blobs: Blobs, file: FileState, target: Path) -> None:
     except BaseException:
         target.unlink(missing_ok=True)
         raise
-
-
-SESSION, WORKSPACE = "session", "workspace"
-STAGED = ".wal-agent-restore-"
 
 
 class Exported(msgspec.Struct, frozen=True):

@@ -58,6 +58,8 @@ from wal_agent.wal.store import JobStore
 
 ENDING: Final = 30.0  # seconds for a child that is over its budget to save and stop; then it is killed
 MAX_SAID: Final = 1 << 20  # bytes of its stderr that are read
+SUMMARIZING: Final = 900.0  # seconds
+SUMMARY_CALLS: Final = 4  # that the child may make
 
 
 class TaskJob(msgspec.Struct, frozen=True):
@@ -224,10 +226,6 @@ def last_answer(at: TaskJob) -> str:
 
 
 # ---- summaries of old turns, by the agent itself
-
-
-SUMMARIZING: Final = 900.0  # seconds
-SUMMARY_CALLS: Final = 4  # that the child may make
 
 
 class Summaries(msgspec.Struct, frozen=True):

@@ -43,6 +43,8 @@ _SHOWS_NOTHING = frozenset({"shell-builtin", "echo", "printf", "sleep", "yes"}) 
 
 # What a sentence on how to verify begins with, where it stands for no command.
 _SAYS = frozenset(("ask", "call", "check", "compare", "look", "open", "query", "read", "see", "verify"))
+SENT = "{sent}"  # in `done_if` of a rule for pushes
+_PROVEN = ("completed", "not_started")
 
 
 class Advice(NamedTuple):
@@ -164,7 +166,6 @@ def _verification(text: str, place: str, command: str, folder: str, quoted: bool
     return _Verification(shown, (command,) if command and not place else ())
 
 
-SENT = "{sent}"  # in `done_if` of a rule for pushes
 _SPAN = re.compile(r"`([^`]+)`")
 _GroupKey = tuple[str, bytes | int, str]  # tool, input (the number of a call without one), folder
 
@@ -288,9 +289,6 @@ def _describe_group(
         reads=advice.reads,
         state=states.pop() if len(states) == 1 else "open",
     )
-
-
-_PROVEN = ("completed", "not_started")
 
 
 def carry_over(now: Sequence[Verdict], earlier: Recovery | None, here: Callable[[int], bool]) -> tuple[Verdict, ...]:

@@ -27,6 +27,9 @@ COUNTDOWN = 1.0  # seconds between reads of the lease of a silent owner, while a
 POLL_INTERVAL = 2.0  # seconds between reads of a live owner's lease
 MAX_PAUSE = 31 * 86_400.0  # seconds, whatever a lease says
 MAX_REASON = 500  # characters of why it is paused
+REMOVED: Final = "deleted by a person"
+"""The reason of a closed lease of which nothing is left but what locks old runs out (`wal-agent rm`)."""
+STUCK_WINDOW: Final = 3600.0  # seconds; later deaths in one long call may be the machines' fault
 
 
 LeaseView = Literal["crashed", "due", "released", "unlocked", "running", "paused", "closed"]
@@ -281,10 +284,6 @@ _KIND_BY_CLASS: Final[dict[str, StopKind]] = {
 }
 
 
-REMOVED: Final = "deleted by a person"
-"""The reason of a closed lease of which nothing is left but what locks old runs out (`wal-agent rm`)."""
-
-
 def is_removed(seen: StoredLease) -> bool:
     """Whether the job was deleted, and nobody has started it since. Pure."""
     return seen.doc.state == "closed" and seen.doc.reason == REMOVED
@@ -310,7 +309,6 @@ CRASH_CLASSES: Final[frozenset[ExitClass]] = frozenset(
     {"killed", "out_of_memory", "heap", "hung", "incomplete", "context"}
 )
 """Ends that nobody wanted."""
-STUCK_WINDOW: Final = 3600.0  # seconds; later deaths in one long call may be the machines' fault
 
 
 class Crash(msgspec.Struct, frozen=True):

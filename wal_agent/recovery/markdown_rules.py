@@ -25,6 +25,9 @@ _BAR = re.compile(r"(?<!\\)\|")
 
 # The end of a link reference is searched for in quadratic time, and no rule needs one.
 _MARKDOWN = MarkdownIt("commonmark").enable("table").disable("reference")
+_YES: Class = "idempotent"
+_ANSWERS = "yes, no, read-only, partial or unknown"
+MAX_FIELD = 2000  # characters that are read
 
 
 class Heading(msgspec.Struct, frozen=True):
@@ -182,7 +185,6 @@ _LETTERS = re.compile(r"[^a-z]+")
 _ARROW = re.compile(r"\s*(?:→|⇒|->|=>)\s*")
 _SHELLS = re.compile(r"shell|bash|terminal|command|exec", re.IGNORECASE)
 
-_YES: Class = "idempotent"
 _CLASS_OF_ANSWER: dict[str, Class] = {
     **dict.fromkeys(("yes", "y", "true", "idempotent", "safe", "✅", "✓", "✔"), _YES),
     **dict.fromkeys(("no", "n", "not", "false", "never", "mutation", "nonidempotent", "❌", "✗", "✘"), "mutation"),
@@ -190,7 +192,6 @@ _CLASS_OF_ANSWER: dict[str, Class] = {
     **dict.fromkeys(("unknown", "unclear", "unsure", "partial", "partially", "partly", "depends", "it"), "unknown"),
     **dict.fromkeys(("sometimes", "maybe", "conditional", "conditionally", "mostly", "?"), "unknown"),
 }
-_ANSWERS = "yes, no, read-only, partial or unknown"
 
 
 def parse_answer(text: str) -> tuple[Class, str] | None:
@@ -341,8 +342,6 @@ _FIELD = {label: field for field, labels in _LABELS.items() for label in labels}
 _LABEL = re.compile(
     r"(#{1,6}\s+)?([*_]{0,3})([A-Za-z][A-Za-z ]{1,24}[A-Za-z])(\s?\?)?([*_]{0,3})\s?([:：])?([*_]{0,3})"
 )
-
-MAX_FIELD = 2000  # characters that are read
 
 
 def section_rules(

@@ -30,6 +30,14 @@ from wal_agent.wording import messages
 
 Ambiguity = Literal["ask", "halt", "resume"]
 
+SHOWN_NAME = 40  # characters of an agent, or of its version, in a sentence
+SHOWN_PROGRAM = 80  # of a command, or of a reason
+SHOWN_STEP = 100  # of a step's name, or of an origin
+SHOWN_FOLDER = 200
+SHOWN_CALLS = 5  # calls, or steps, that a sentence names
+ENDED_BY_ITSELF = ("completed", "interrupted")
+OWNER_ROWS = 4  # the rows behind the first one: whose job it is
+
 
 def prior_args(state: State) -> tuple[str, ...]:
     """Return the arguments of the home run by the log; a run started without any went on with the earlier ones. Those
@@ -213,12 +221,6 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 Plan = Start | StartAgain | Resume | Refuse
-
-SHOWN_NAME = 40  # characters of an agent, or of its version, in a sentence
-SHOWN_PROGRAM = 80  # of a command, or of a reason
-SHOWN_STEP = 100  # of a step's name, or of an origin
-SHOWN_FOLDER = 200
-SHOWN_CALLS = 5  # calls, or steps, that a sentence names
 
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/@]*@)?(?P<host>[^/:]+)(?::\d+)?/(?P<path>.*)", re.IGNORECASE)
@@ -447,8 +449,6 @@ class Row(msgspec.Struct, Generic[T], frozen=True):
     then: Callable[[PlanInputs], T]
 
 
-ENDED_BY_ITSELF = ("completed", "interrupted")
-OWNER_ROWS = 4  # the rows behind the first one: whose job it is
 TABLE: tuple[Row[Plan], ...] = (
     Row("log damaged", lambda c: c.local.damage is not None, refuse_damaged),
     Row(

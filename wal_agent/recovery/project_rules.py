@@ -45,6 +45,14 @@ MAX_RULES = 200  # of a project, all its files together
 TOOL_NAME = re.compile(r"[A-Za-z_][\w.:/-]{0,127}")
 
 _HEAD = re.compile(r"^[ \t]*\[\[[ \t]*(?:rules|\"rules\"|'rules')[ \t]*\]\]", re.MULTILINE)
+MAX_FILE_SIZE = 256 * 1024  # of one file
+MAX_TOTAL_SIZE = 8 * 1024 * 1024
+MAX_RULE_TEXT = 1024 * 1024  # of the files that may hold a rule
+MAX_RULE_LINES = 20_000  # of them; short lines cost the parser most: at worst 100 us each, and 0.5 kB
+MAX_ENTRIES = 1000  # entries of a folder that are read
+TOOLS = ("docs/tools", "tools")
+_SOME = "x-0"  # stands for any word
+_UNREAD = ("none", "unreadable", "program", "script", "function", "shell-empty", "shell-unreadable")  # classify.py
 
 
 def read_toml_rules(workspace: Path) -> tuple[ProjectRule, ...]:
@@ -139,14 +147,6 @@ def _parse_done_if(text: str, verify: str, where: str) -> str:
             f'{where}: done_if "{clean_sentence(text, MAX_NAME)}" {error}.',
             'It is "exit 0", or a whole line of the output, "*" for anything.',
         ) from None
-
-
-MAX_FILE_SIZE = 256 * 1024  # of one file
-MAX_TOTAL_SIZE = 8 * 1024 * 1024
-MAX_RULE_TEXT = 1024 * 1024  # of the files that may hold a rule
-MAX_RULE_LINES = 20_000  # of them; short lines cost the parser most: at worst 100 us each, and 0.5 kB
-MAX_ENTRIES = 1000  # entries of a folder that are read
-TOOLS = ("docs/tools", "tools")
 
 
 class ProjectRules(msgspec.Struct, frozen=True):
@@ -283,9 +283,6 @@ def _list_folder(root: Path, folder: str, problems: list[RuleProblem]) -> list[s
 
 
 # ---- lint ------------------------------------------------------------------------------------------------------------
-
-_SOME = "x-0"  # stands for any word
-_UNREAD = ("none", "unreadable", "program", "script", "function", "shell-empty", "shell-unreadable")  # classify.py
 
 
 def lint_rules(declared: Sequence[ProjectRule], builtin: Rules) -> tuple[RuleProblem, ...]:

@@ -49,6 +49,12 @@ _NODES = (
     *("Template", "Output", "TemplateData", "Name", "Getattr", "Getitem", "Const", "If", "CondExpr", "For", "Include"),
     *("Compare", "Operand", "And", "Or", "Not", "Filter"),
 )
+MAX_TOKENS = 4000
+MAX_WORK = 10  # lines of the newest checkpoint
+WORK_LINE = 1200  # characters of one: a note is one line
+EARLY = 60.0  # seconds that two hosts' clocks may differ without a pause counting as ended early
+# How much is shown, in the order in which it is tried: calls in flight, finished calls, characters of each input.
+_SIZES = ((10, 20, 900), (10, 20, 450), (10, 10, 200), (5, 5, 200), (3, 3, 120), (1, 0, 80), (0, 0, 0))
 
 
 class Templates(msgspec.Struct, frozen=True):
@@ -203,15 +209,8 @@ def _environment() -> Any:
 
 # ---- the recovery prompt ---------------------------------------------------------------------------------------------
 
-MAX_TOKENS = 4000
-MAX_WORK = 10  # lines of the newest checkpoint
-WORK_LINE = 1200  # characters of one: a note is one line
-EARLY = 60.0  # seconds that two hosts' clocks may differ without a pause counting as ended early
 
 _BUILTIN_TEMPLATES = Templates()
-
-# How much is shown, in the order in which it is tried: calls in flight, finished calls, characters of each input.
-_SIZES = ((10, 20, 900), (10, 20, 450), (10, 10, 200), (5, 5, 200), (3, 3, 120), (1, 0, 80), (0, 0, 0))
 
 
 class FinishedCall(msgspec.Struct, frozen=True):

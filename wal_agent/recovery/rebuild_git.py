@@ -36,6 +36,7 @@ _URL = re.compile(
 )
 _EXEC = re.compile(r"\s*(?:exec|x)\s+(.+)")
 _UNMERGED = re.compile(rb"[0-7]{6} [0-9a-f]{40,64} [0-3]\t.+", re.DOTALL)
+MAX_SAME_NAME = 100
 
 
 def remove_half_built(folder: Path) -> None:
@@ -76,7 +77,6 @@ def rebuild_git(shadow: Shadow, contents: Contents, folder: Path, identity: Coll
 
 
 _WORKTREE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}(?<!\.lock)")
-MAX_SAME_NAME = 100
 
 
 def link_worktree(shadow: Shadow, contents: Contents, folder: Path, around: Path) -> bool:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _MAX_CALLS = 5  # calls that lines are about
 _MAX_NAMED = 3  # calls within a sentence
 _MAX_LOST = 3
+_SHOWN = 6  # names of settings that a start shows
+_MAX_NAMES = 3
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -72,9 +74,6 @@ def restored_line(session: str, messages: int, bytes: int, tree: str, seconds: f
 
 def put_back_line(count: int, agent: str) -> str:
     return row("put back", messages.put_back(count, agent))
-
-
-_SHOWN = 6  # names of settings that a start shows
 
 
 def left_out_line(names: Sequence[str]) -> str:
@@ -148,9 +147,6 @@ def one_line(text: str, limit: int) -> str:
     """Foreign text on one line: redacted, escaped, cut."""
     flat = " ".join(safe(text, 1000).split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
-
-
-_MAX_NAMES = 3
 
 
 class MissingEffects(msgspec.Struct, frozen=True):

@@ -48,6 +48,12 @@ from wal_agent.wal.state import FileState
 STAGED = ".wal-agent-staged-"
 EXACT = "exact"  # the folder, below a restore's own, with the files as they were captured
 _MOVE_AWAY_HINT = "Move it away, then start again."
+MAX_RESTORES = 5  # folders of earlier restores
+MAX_FILES = 20_000
+MAX_BYTES = 16 << 30
+MAX_CHECKED = 16 << 20  # bytes of a main file that is held in memory once more, to be checked
+MAX_MAIN = 1 << 30  # bytes of the main file, which is held in memory
+OWN = "own"  # the folder, below a restore's own, with a note on each file that this machine had itself
 
 
 class StagedFile(msgspec.Struct, frozen=True):
@@ -138,12 +144,7 @@ def _read_placed(folder: Path) -> list[PlacedFile]:
     return found
 
 
-MAX_RESTORES = 5  # folders of earlier restores
-MAX_FILES = 20_000
-MAX_BYTES = 16 << 30
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-MAX_CHECKED = 16 << 20  # bytes of a main file that is held in memory once more, to be checked
-MAX_MAIN = 1 << 30  # bytes of the main file, which is held in memory
 
 
 class SessionTarget(msgspec.Struct, frozen=True):
@@ -337,9 +338,6 @@ def _keep_longer(place: SessionTarget, files: Mapping[str, FileState]) -> dict[s
         if find_longer(place, name, file, copy):
             found[name] = copy
     return found
-
-
-OWN = "own"  # the folder, below a restore's own, with a note on each file that this machine had itself
 
 
 def _carry(place: SessionTarget, name: str, longer: Path | None, exact: Path, left: LeftOut) -> Path | None:

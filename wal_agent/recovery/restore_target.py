@@ -41,6 +41,12 @@ from wal_agent.wal.lease import find_format
 
 MAX_MARKER = 4096  # bytes
 MARKER_FORMAT = 1
+MAX_NOTED = 20  # names of files without a commit, beside each save
+KEEP_BACKUPS = 5  # restores; older ones are dropped behind MIN_BACKUP_AGE
+MIN_BACKUP_AGE = 14 * 86400.0  # seconds
+STAMP = "%Y%m%dT%H%M%SZ"
+LOCAL = "local"
+OFFERED = "refs/saved/"
 
 
 class RestoreMarker(msgspec.Struct, frozen=True):
@@ -98,12 +104,6 @@ def _request_path(shadow: Shadow, job: str) -> Path:
     return shadow.folder.with_name(f"{shadow.folder.name}-wanted-{hashlib.sha256(job.encode()).hexdigest()[:16]}")
 
 
-MAX_NOTED = 20  # names of files without a commit, beside each save
-KEEP_BACKUPS = 5  # restores; older ones are dropped behind MIN_BACKUP_AGE
-MIN_BACKUP_AGE = 14 * 86400.0  # seconds
-STAMP = "%Y%m%dT%H%M%SZ"
-LOCAL = "local"
-OFFERED = "refs/saved/"
 _AS_IS = ATTRIBUTES.rstrip() + " -export-ignore -export-subst\n"
 
 

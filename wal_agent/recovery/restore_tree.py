@@ -40,6 +40,11 @@ from wal_agent.wal.blobs import Blobs
 FILE_MODES = frozenset({"100644", "100755", "120000"})
 NESTED_REPOSITORY = "160000"  # a repository inside: its files are not saved
 _REFUSED = re.compile("not uptodate|would be overwritten|would be removed|would lose")
+MAX_COMPARED = 256 << 20  # bytes of files whose content is compared
+_BATCH = 32 << 20
+_MAX_POINTER = 1024  # bytes
+_STREAM = "core.bigFileThreshold=1m"  # bytes: what is bigger is not unpacked in memory
+ASIDE_MARK = ".wal-agent-aside-"
 
 
 class TreeEntry(msgspec.Struct, frozen=True):
@@ -126,10 +131,7 @@ def restrict_modes(folder: Path, tree: Tree, private: Iterable[bytes]) -> None:
                 os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o700)
 
 
-MAX_COMPARED = 256 << 20  # bytes of files whose content is compared
-_BATCH = 32 << 20
 _POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\n(?:[^\n]+\n)*?oid sha256:([0-9a-f]{64})\n")
-_MAX_POINTER = 1024  # bytes
 
 
 def filtered_files(shadow: Shadow, files: Tree, committed: Tree, *alternates: Path) -> frozenset[str]:
@@ -264,9 +266,6 @@ def sync_filesystem(folder: Path) -> None:
         os.close(fd)
 
 
-_STREAM = "core.bigFileThreshold=1m"  # bytes: what is bigger is not unpacked in memory
-
-
 def fetch_packs(shadow: Shadow, captured: Workspace, blobs: Blobs, *alternates: Path) -> None:
     """Unpack all packs of `captured` in `shadow`. Under its lock. Damaged; Exhausted where the disk cannot hold them;
     BucketError."""
@@ -315,9 +314,6 @@ def _index_pack(shadow: Shadow, path: Path, name: str, *alternates: Path) -> Non
     for suffix in (".pack", ".rev", ".idx"):  # a pack is one from when its index is there
         if path.with_suffix(suffix).exists():
             path.with_suffix(suffix).replace(target.with_suffix(suffix))
-
-
-ASIDE_MARK = ".wal-agent-aside-"
 
 
 def move_aside(folder: Path, here: Tree, tree: Tree, now: float) -> tuple[tuple[str, ...], tuple[str, ...]]:

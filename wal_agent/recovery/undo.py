@@ -23,6 +23,20 @@ Kind = Literal["command", "partial", "look", "impossible", "unknown"]
 MAX_TEXT: Final = 4_000  # characters of a command that is looked at
 _MAX_COMMANDS: Final = 20
 _HARMLESS: Final = frozenset(("cd", "true", "echo", "set", "sleep", "pwd", "exit", ":"))
+_PUSHED: Final = "others may have fetched it; this rewinds the remote branch only if nobody has pushed since"
+_RESETS: Final = ("--hard", "--keep", "--merge", "--soft", "--mixed")
+_KUBE: Final = ("-n", "--namespace", "--context", "--kubeconfig")
+_HELM: Final = ("-n", "--namespace", "--kube-context", "--kubeconfig")
+_REPLACED: Final = "an object that was there before was replaced"
+_AZ = ("--account-name", "--auth-mode", "--subscription", "-c", "--container-name", "-n", "--name")
+_GONE: Final = "what was deleted is gone, but for backups; files of the working tree: wal-agent restore"
+_MERGED: Final = "only while nothing was done after it"
+_PUBLISHED: Final = "the version number is used up, and others may have it"
+_NPM_PUBLISHED: Final = (
+    "a published version number is used up, and others may have it; within 72 h npm unpublish "
+    "may be allowed, later only: npm deprecate NAME@VERSION REASON"
+)
+_SENT: Final = "it was sent"
 
 
 class Undo(msgspec.Struct, frozen=True):
@@ -195,9 +209,6 @@ def _one(*front: str, valued: Sequence[str] = (), note: str = "", keep: Sequence
     return rule
 
 
-_PUSHED: Final = "others may have fetched it; this rewinds the remote branch only if nobody has pushed since"
-
-
 def _git_push(words: Sequence[str]) -> Undo:
     names = _operands(words, ("-o", "--push-option", "--repo", "--receive-pack"))
     bare = [w for w in words if w not in ("-u", "--set-upstream", "-q", "--quiet", "-v", "--verbose")]
@@ -216,7 +227,6 @@ def _git_commit(words: Sequence[str]) -> Undo:
     return _command("git", "reset", "--soft", "HEAD@{1}" if "--amend" in words else "HEAD~1", note=note)
 
 
-_RESETS: Final = ("--hard", "--keep", "--merge", "--soft", "--mixed")
 _A_COMMIT: Final = re.compile(r"(HEAD|@|ORIG_HEAD|[0-9a-f]{7,64})([~^@{}0-9]*)")  # and no path, which moves no HEAD
 
 
@@ -251,9 +261,6 @@ def _git_stash(words: Sequence[str]) -> Undo:
     return Undo("impossible", note="a dropped stash can only be found by git fsck --unreachable")
 
 
-_KUBE: Final = ("-n", "--namespace", "--context", "--kubeconfig")
-
-
 def _kubectl_apply(words: Sequence[str]) -> Undo:
     files = _kept(words, ("-f", "--filename", "-k", "--kustomize"))
     if not files or "-" in files:
@@ -283,7 +290,6 @@ def _kubectl_set(words: Sequence[str]) -> Undo:
     return _command("kubectl", "rollout", "undo", names[1], *_kept(words, _KUBE))
 
 
-_HELM: Final = ("-n", "--namespace", "--kube-context", "--kubeconfig")
 _HELM_VALUED: Final = (*_HELM, "-f", "--values", "--set", "--set-string", "--version", "--timeout", "--repo")
 
 
@@ -339,10 +345,8 @@ def _move(words: Sequence[str]) -> Undo:
     return _command("mv", "-n", "--", names[1], names[0], note="a file that was there before was replaced and is gone")
 
 
-_REPLACED: Final = "an object that was there before was replaced"
 # The second as azcopy takes it, which does not show whether it is a folder; a SAS behind it would be a secret.
 _OBJECT = re.compile(r"(?:s3|gs)://|https://[a-z0-9]{3,24}\.blob\.[a-z.]+/[a-z0-9-]+/[^?]*\.[^?/.]+$")
-_AZ = ("--account-name", "--auth-mode", "--subscription", "-c", "--container-name", "-n", "--name")
 
 
 def _az_upload(words: Sequence[str]) -> Undo:
@@ -371,15 +375,6 @@ def _applied(program: str) -> Rule:
     note = "to go back, apply the configuration from before; the command shows all that is managed, not just this apply"
     return _fixed("look", note, f"{program} state list")
 
-
-_GONE: Final = "what was deleted is gone, but for backups; files of the working tree: wal-agent restore"
-_MERGED: Final = "only while nothing was done after it"
-_PUBLISHED: Final = "the version number is used up, and others may have it"
-_NPM_PUBLISHED: Final = (
-    "a published version number is used up, and others may have it; within 72 h npm unpublish "
-    "may be allowed, later only: npm deprecate NAME@VERSION REASON"
-)
-_SENT: Final = "it was sent"
 
 _RULES: Final[Mapping[str, Rule]] = {
     "git push": _git_push,

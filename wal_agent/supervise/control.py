@@ -29,6 +29,7 @@ REWIND = CONTROL_PREFIX + "rewind"
 STEP = CONTROL_PREFIX + "step"
 TASK = CONTROL_PREFIX + "task"
 CONTROL_TIMEOUT = 30.0
+AT = "at"  # in a question: the job that it is about
 
 
 def refusal(error: WalAgentError) -> dict[str, Any]:
@@ -45,9 +46,6 @@ def unless_refused(said: dict[str, Any] | None) -> dict[str, Any] | None:
         kind = _REFUSALS.get(int(said.get("exit", UsageError.exit_code)), Unavailable)
         raise kind(str(said["error"]), str(said.get("hint", "")))
     return said
-
-
-AT = "at"  # in a question: the job that it is about
 
 
 def ask_run(

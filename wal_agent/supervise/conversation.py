@@ -63,6 +63,9 @@ if TYPE_CHECKING:
 
 MAX_PROMPT = 64 << 10  # bytes of a prompt that are kept
 MAX_TOOL = 200  # characters of a tool's name, in a phase's record
+LOADING = 20.0  # seconds; the client of a firm hook waits 25 (agents/hook_line.py)
+_STEP = 0.05
+GONE = "the agent that made it has ended; it may have begun"
 
 
 class Conversation:
@@ -327,9 +330,6 @@ class Conversation:
             self._complete_turn(self._pending)
 
 
-LOADING = 20.0  # seconds; the client of a firm hook waits 25 (agents/hook_line.py)
-_STEP = 0.05
-
 NOT_LOADED = Deny(messages.not_loaded(LOADING))
 
 
@@ -386,9 +386,6 @@ class Resuming:
                 return os.fstat(fd).st_size, main.begins is None or main.begins(fd)
         except OSError:
             return 0, True
-
-
-GONE = "the agent that made it has ended; it may have begun"
 
 
 class NestedAgents:

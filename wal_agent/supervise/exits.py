@@ -47,6 +47,16 @@ LAST_SAVE_AT_LEAST = 1.0  # also when the time for going down is used up
 LEFT_AT_LEAST = 0.2  # seconds, for what comes between the agent's end and the last save
 
 _HANGS = {"start": "the agent did not begin", "exit": "the agent did not end behind its turn"}
+_HEAP: Final = b"JavaScript heap out of memory"  # V8, of any Node program
+MAX_WHY = 300  # characters
+QUOTA_PAUSE = 60.0  # seconds until a provider is asked again that did not say when; doubled each time
+LEAST_AGAIN = 30.0  # from the second in a row, whatever it said: each try is a whole recovery
+MAX_UNTOLD = 3600.0
+MAX_TOLD = 7 * 86_400.0  # whatever a provider says
+LONG_IN_VAIN = 3 * 3600.0  # seconds of waiting for nothing, after which a person is notified
+MAX_TAIL = 64 << 10  # bytes
+_PIECE = 64 << 10
+HURRIED = 20  # twentieths of a second
 
 
 class ShutdownPlan(msgspec.Struct, frozen=True):
@@ -192,17 +202,9 @@ _DEADLY: Final = frozenset(
     }
 )
 _OURS: Final[dict[str, ExitClass]] = {"drain": "drained", "pause": "paused", "hang": "hung"}
-_HEAP: Final = b"JavaScript heap out of memory"  # V8, of any Node program
-MAX_WHY = 300  # characters
 
 # Of an agent that is started again. Not `context`: it would end the same way. Not `failed`: that is its own answer.
 RESTARTED: Final[frozenset[ExitClass]] = frozenset({"killed", "out_of_memory", "heap", "hung", "incomplete"})
-
-QUOTA_PAUSE = 60.0  # seconds until a provider is asked again that did not say when; doubled each time
-LEAST_AGAIN = 30.0  # from the second in a row, whatever it said: each try is a whole recovery
-MAX_UNTOLD = 3600.0
-MAX_TOLD = 7 * 86_400.0  # whatever a provider says
-LONG_IN_VAIN = 3 * 3600.0  # seconds of waiting for nothing, after which a person is notified
 
 
 class ExitFacts(msgspec.Struct, frozen=True):
@@ -345,11 +347,6 @@ def _in_vain(place: str, row: list[RunEnded]) -> list[RunEnded]:
 
 def _progress(place: str) -> str:
     return place.partition(" ")[2]
-
-
-MAX_TAIL = 64 << 10  # bytes
-_PIECE = 64 << 10
-HURRIED = 20  # twentieths of a second
 
 
 def may_tee_stderr(out: int = 1, err: int = 2) -> bool:

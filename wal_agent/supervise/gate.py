@@ -62,6 +62,23 @@ if TYPE_CHECKING:  # what only hooks need is imported beside the agent's own sta
     from wal_agent.recovery.inflight import AskedCall, Resolver
     from wal_agent.supervise.done_before import DoneBefore
 
+SHOWN_TOOL = 60  # characters of a tool's name in a refusal, and
+SHOWN_RESULT = 300  # of what a call had printed
+RESULT_BUDGET = 2.0  # seconds for a result's blob: the agent waits for its after-hook
+MAX_BEYOND = 256  # calls
+IDS = 4096  # ids of begun calls that are remembered (I9); an end comes soon after its beginning
+CUT = "it was stopped; it may have begun"
+LEFT = "the agent ended what its shell had left in the background"
+STOPPED = "it was stopped together with the agent; it may have begun"
+RUNS_ON = "the agent has its result, and something of it still runs"
+UNLOGGED = "it ran before it was logged: no hook announced it"
+PATIENCE = 3  # denials in a row after which the agent's turn is ended: an outage must not burn turns
+LEASE_LOOK = 0.05  # seconds between two looks at a lease that was not renewed in time
+WATCH = 0.02  # seconds between looks for the end of the hook that reported a question
+DIALOG = 4.0  # seconds until the hook that reported a question is over, also on a busy machine
+HOLD = 2.0  # seconds that an agent survives a failed call of its own; whatever stops it is faster
+STUBBORN = 10  # refusals of one call in flight in a row after which the run ends: not every agent ends its turn
+
 
 class RunningCall(msgspec.Struct, frozen=True, dict=True):
     """A call between its before-hook and its end. `changes`: it may change something, by our own rules at least.
@@ -220,24 +237,6 @@ def _hash(json: bytes) -> bytes:
 
 def _first(pool: list[RunningCall], test: Callable[[RunningCall], bool]) -> RunningCall | None:
     return next((r for r in pool if test(r)), None)
-
-
-SHOWN_TOOL = 60  # characters of a tool's name in a refusal, and
-SHOWN_RESULT = 300  # of what a call had printed
-RESULT_BUDGET = 2.0  # seconds for a result's blob: the agent waits for its after-hook
-MAX_BEYOND = 256  # calls
-IDS = 4096  # ids of begun calls that are remembered (I9); an end comes soon after its beginning
-CUT = "it was stopped; it may have begun"
-LEFT = "the agent ended what its shell had left in the background"
-STOPPED = "it was stopped together with the agent; it may have begun"
-RUNS_ON = "the agent has its result, and something of it still runs"
-UNLOGGED = "it ran before it was logged: no hook announced it"
-PATIENCE = 3  # denials in a row after which the agent's turn is ended: an outage must not burn turns
-LEASE_LOOK = 0.05  # seconds between two looks at a lease that was not renewed in time
-WATCH = 0.02  # seconds between looks for the end of the hook that reported a question
-DIALOG = 4.0  # seconds until the hook that reported a question is over, also on a busy machine
-HOLD = 2.0  # seconds that an agent survives a failed call of its own; whatever stops it is faster
-STUBBORN = 10  # refusals of one call in flight in a row after which the run ends: not every agent ends its turn
 
 
 class RecoveredCalls:

@@ -68,6 +68,11 @@ from wal_agent.wal.store import JobStore
 STEP = 0.2  # seconds
 UNBROKEN = 5.0  # seconds that what should not be left half done gets from the moment that the run is to end
 READERS = {"MainThread", "ahead"}  # a writer or a heartbeat is never broken off: the log and the lease must stay sound
+BUCKET_PAUSE = 2.0  # seconds between two looks at a bucket that cannot be reached
+PAUSE_POLL = 30.0  # seconds at most between two looks at a paused job's lease: a person may end the pause
+RACE_PAUSE = 1.0  # seconds until the lease is read again that another start was faster to take
+PATIENT = 2.0  # ttls that the agent has waited for a person, before its lease is renewed less often
+LOOK = 1.0  # seconds between two looks at whether a snapshot is due
 
 
 class StartupInterrupt:
@@ -125,11 +130,6 @@ class InterruptibleBucket:
     def get(self, key: str) -> Object:
         self._early.check()
         return self._get(key)
-
-
-BUCKET_PAUSE = 2.0  # seconds between two looks at a bucket that cannot be reached
-PAUSE_POLL = 30.0  # seconds at most between two looks at a paused job's lease: a person may end the pause
-RACE_PAUSE = 1.0  # seconds until the lease is read again that another start was faster to take
 
 
 class Interrupted(Stopped):
@@ -386,9 +386,6 @@ class LeaseTiming(msgspec.Struct, frozen=True):
         return self.ttl / 6
 
 
-PATIENT = 2.0  # ttls that the agent has waited for a person, before its lease is renewed less often
-
-
 def wanted_ttl(ttl: float, phase: str, lasts: float) -> float:
     """What the lease of a run with this `ttl` is to say after `lasts` seconds in `phase`: longer where only a person
     can go on, so that an agent that waits overnight costs few requests. Pure."""
@@ -520,9 +517,6 @@ class LeaseKeeper:
             if self._client and self.health == "expired" and not self.spooling:
                 with suppress(OSError):  # a lack of descriptors: the next look may see the processes
                     self._client.lease_expired()
-
-
-LOOK = 1.0  # seconds between two looks at whether a snapshot is due
 
 
 class Housekeeping:

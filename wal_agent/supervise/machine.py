@@ -27,6 +27,7 @@ from wal_agent.wal.spool import SpoolOwner, spool_presence
 
 MAX_RUNTIME = 70  # bytes; a unix socket's path holds 103 on macOS, and the run and the socket's name come behind it
 _LIFE: dict[FlockState, Life] = {"held": "alive", "free": "dead", "unknown": "unknown"}
+PLACE = "place"
 
 
 def spools_dir(env: Mapping[str, str]) -> Path:
@@ -142,9 +143,6 @@ def lock_state(owner: Host, here: Host, run: str) -> Life:
 def _is_copied(owner: Host, here: Host) -> bool:
     """Whether the lock that the owner held is another file than the one that is here: the disk is a copy, maybe."""
     return owner.same_kernel(here.boot, here.pidns) and bool(owner.file) and _which_file(owner.lock) != owner.file
-
-
-PLACE = "place"
 
 
 class RunDir(msgspec.Struct, frozen=True):

@@ -44,6 +44,26 @@ if TYPE_CHECKING:
     from http.client import HTTPConnection
 
 MAX_REPLY = 16 << 10  # bytes of a reply
+GCP_PATH = "/computeMetadata/v1/instance/preempted"
+GCP_NOTICE = 30.0  # seconds that a spot machine has from its notice on
+GCP_WAIT = 60  # seconds that one request waits for a change
+SLACK = 10.0  # seconds by which its reply may come late
+TOKEN = "/latest/api/token"
+ACTION = "/latest/meta-data/spot/instance-action"
+REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
+AWS_NOTICE = 120.0  # seconds from a notice on
+TOKEN_TTL = 21600  # seconds
+_MAX_TOKEN = 1024
+AZURE_EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
+AZURE_NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+AZURE_NOTICE = 30.0  # seconds that an evicted machine has from its notice on, at least
+_LONGEST = 900.0  # seconds; the most that a deletion is put off
+MARGIN = 5.0  # seconds of a notice that are left to the machine's own shutdown
+LEAST = 2.0  # seconds; a notice that comes too late is tried all the same
+AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"  # of each machine in Azure; Hyper-V elsewhere has another
+LINK_LOCAL = "169.254.169.254"  # of each cloud; the number, so that no name is looked up
+_MOST = 4096
+FIRST, CAP = 1.0, 10.0  # seconds after a failure; a notice may be short
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -96,11 +116,7 @@ class MetadataClient:
                     self._waits.sock.shutdown(socket.SHUT_RDWR)
 
 
-GCP_PATH = "/computeMetadata/v1/instance/preempted"
 FLAVOR = {"Metadata-Flavor": "Google"}
-GCP_NOTICE = 30.0  # seconds that a spot machine has from its notice on
-GCP_WAIT = 60  # seconds that one request waits for a change
-SLACK = 10.0  # seconds by which its reply may come late
 
 
 class Gcp:
@@ -122,14 +138,6 @@ class Gcp:
 
     def close(self) -> None:
         self._asker.close()
-
-
-TOKEN = "/latest/api/token"
-ACTION = "/latest/meta-data/spot/instance-action"
-REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
-AWS_NOTICE = 120.0  # seconds from a notice on
-TOKEN_TTL = 21600  # seconds
-_MAX_TOKEN = 1024
 
 
 class Aws:
@@ -183,12 +191,6 @@ class Aws:
         if at is None:
             return AWS_NOTICE
         return max(0.0, min(AWS_NOTICE, at - (self._clock.now() if now is None else now)))
-
-
-AZURE_EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
-AZURE_NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
-AZURE_NOTICE = 30.0  # seconds that an evicted machine has from its notice on, at least
-_LONGEST = 900.0  # seconds; the most that a deletion is put off
 
 
 class Azure:
@@ -255,9 +257,6 @@ def _stamp(read: Callable[[], datetime]) -> float | None:
 
 Cloud = Literal["gcp", "aws", "azure"]
 
-MARGIN = 5.0  # seconds of a notice that are left to the machine's own shutdown
-LEAST = 2.0  # seconds; a notice that comes too late is tried all the same
-
 
 class Notice(msgspec.Struct, frozen=True):
     """`source` as in events.NoticeReceived. `left`: seconds until the machine goes, 0 where that is not said.
@@ -298,9 +297,6 @@ def drain_budget(left: float, drain: float) -> float:
 
 
 DMI = Path("/sys/class/dmi/id")
-AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"  # of each machine in Azure; Hyper-V elsewhere has another
-LINK_LOCAL = "169.254.169.254"  # of each cloud; the number, so that no name is looked up
-_MOST = 4096
 
 
 def detect_cloud(dmi: Path = DMI) -> Cloud | None:
@@ -336,9 +332,6 @@ def _server(url: str) -> Server | None:
 
 def _says(dmi: Path, name: str) -> str:
     return (read_plain(dmi / name, _MOST) or b"").decode("ascii", "replace").strip()
-
-
-FIRST, CAP = 1.0, 10.0  # seconds after a failure; a notice may be short
 
 
 class Watcher:

@@ -47,6 +47,13 @@ _IGNORABLE = HANDLED - {signal.SIGCHLD, signal.SIGTERM}
 RECENT = 10.0  # seconds in which an agent ends by a signal that it takes; after that it has survived it
 ECHO = 0.5  # seconds in which a SIGTERM to our whole group also comes from the parent, which passes it on
 SI_KERNEL = 128  # si_code of a signal that the terminal sent (Linux)
+CHAIN = "WAL_AGENT_RUNS"  # of a run inside another one's tool: both ids and more, the outermost first, between colons
+GRACE = 2.0  # seconds from SIGTERM to SIGKILL
+KILLED = 5.0  # seconds in which what was killed is gone, unless the kernel holds it
+ROUNDS = 5  # in which a run is ended: what was young then may have made more
+ENDING = ROUNDS * (GRACE + KILLED)  # seconds that `end_run` takes at most
+_PR_SET_CHILD_SUBREAPER = 36
+EARLY = 2  # ticks that a process may seem older than the call that started it: both are rounded
 
 
 def block_signals() -> None:
@@ -186,14 +193,6 @@ def _next_signal(seconds: float) -> tuple[int, bool, int]:
     return number, number in (signal.SIGINT, signal.SIGQUIT) and sys.stdin.isatty(), 0
 
 
-CHAIN = "WAL_AGENT_RUNS"  # of a run inside another one's tool: both ids and more, the outermost first, between colons
-GRACE = 2.0  # seconds from SIGTERM to SIGKILL
-KILLED = 5.0  # seconds in which what was killed is gone, unless the kernel holds it
-ROUNDS = 5  # in which a run is ended: what was young then may have made more
-ENDING = ROUNDS * (GRACE + KILLED)  # seconds that `end_run` takes at most
-_PR_SET_CHILD_SUBREAPER = 36
-
-
 def become_subreaper() -> None:
     """Linux: orphans of the agent are handed to this process instead of init. Elsewhere: nothing."""
     if sys.platform == "linux":
@@ -268,7 +267,6 @@ class Begun(msgspec.Struct, frozen=True):
 
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "busybox"))
 TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-EARLY = 2  # ticks that a process may seem older than the call that started it: both are rounded
 _QUOTED = re.compile(r"[\s'\"\\\\$`!]+")
 
 

@@ -47,6 +47,7 @@ SHORT = 1200  # characters of a command inside an error's line
 _RUN = re.compile(r"[0-9a-f]{16}")
 _STEP = 0.2  # seconds between two looks for a signal while a person thinks
 _ANSWER_TIME = 3600.0  # seconds after which the question is said to wait
+NOBODY = "?"  # while one job's files take the place of another's; no job has this name
 
 
 def remember_args(env: Mapping[str, str], url: str, job: str, run: str, args: Sequence[str]) -> None:
@@ -218,9 +219,6 @@ def _prune(folder: Path) -> None:
     found = sorted(folder.iterdir(), key=lambda path: path.lstat().st_mtime)
     for path in found[: max(0, len(found) - MAX_NOTES + 1)]:
         path.unlink(missing_ok=True)
-
-
-NOBODY = "?"  # while one job's files take the place of another's; no job has this name
 
 
 class SessionOwner(msgspec.Struct, frozen=True):

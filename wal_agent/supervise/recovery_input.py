@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from wal_agent.evidence.model import NestedRun, Step
     from wal_agent.recovery.report import MissingEffects
 
+INNER_RUN_TIMEOUT = 1.5  # for one look; a recovery has 2 s for all evidence
+
 
 class Situation(msgspec.Struct, frozen=True, dict=True):
     """The job before our opening. `inputs`: what each open or finished call was given, by its number; what could not be
@@ -534,9 +536,6 @@ def task_text(kept: bytes, given: str) -> str:
 def finished_put_back(reconciled: Reconciled, at: Situation) -> int:
     """How many calls were put back with a result; those in flight are listed one by one."""
     return max(0, reconciled.put_back - sum(o.intent.session == at.before.session for o in at.before.open))
-
-
-INNER_RUN_TIMEOUT = 1.5  # for one look; a recovery has 2 s for all evidence
 
 
 class InnerCommand(msgspec.Struct, frozen=True):

@@ -41,6 +41,11 @@ from wal_agent.wal.job import OpenedJob, close_job, describe_unsaved
 from wal_agent.wal.state import OpenCall, State
 from wal_agent.wording import messages
 
+SEAL_BUDGET = 10.0  # seconds, for each of: flush the log, settle the lease
+FLUSH_BUDGET = 2.0  # seconds, for what the agent's last calls left in the queue
+SEAL_AT_LEAST = 1.0  # for both, when the time for going down is used up
+DRAINED = 143
+
 
 class AgentOutcome(msgspec.Struct, frozen=True):
     """How it ended. `stopped` is why we ended it, if we had to; `down`: we did so in good order."""
@@ -169,11 +174,6 @@ def open_calls_line(calls: Sequence[OpenCall], left: LeftOpen | None, follows: b
         return messages.to_settle(named, left.calls[0][0], job)
     return messages.left_open(name_calls(calls), follows)
 
-
-SEAL_BUDGET = 10.0  # seconds, for each of: flush the log, settle the lease
-FLUSH_BUDGET = 2.0  # seconds, for what the agent's last calls left in the queue
-SEAL_AT_LEAST = 1.0  # for both, when the time for going down is used up
-DRAINED = 143
 
 Settled = Literal["closed", "released", "left"]
 

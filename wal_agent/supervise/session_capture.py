@@ -50,6 +50,14 @@ _WHY = {
     "stopped": "it was stopped after it had begun",
     "runs_on": RUNS_ON,
 }
+MAX_ASKED = 4096  # calls that are remembered until their result comes (I9)
+MAX_ASKED_BYTES = 8 << 20  # of their inputs
+_PIECE = 1 << 20
+DEBOUNCE = 0.02  # seconds; an agent writes several lines for one event
+UNWATCHED = (
+    "The session's files cannot be watched for changes ({}), so they are saved at each tool call and every {:g} s. "
+    "See: sysctl fs.inotify"
+)
 
 
 class _Outcome(msgspec.Struct, frozen=True):
@@ -363,9 +371,6 @@ def _size(path: Path) -> int:
         return 0
 
 
-MAX_ASKED = 4096  # calls that are remembered until their result comes (I9)
-MAX_ASKED_BYTES = 8 << 20  # of their inputs
-_PIECE = 1 << 20
 _HOW: dict[str, Ending | None] = {
     "done": "done",
     "failed": "failed",
@@ -483,12 +488,6 @@ def file_contains(path: Path, text: str, size: int) -> bool:
 
 # It warns of events that come while it ends; the terminal is the agent's.
 logging.getLogger("watchdog").addHandler(logging.NullHandler())
-
-DEBOUNCE = 0.02  # seconds; an agent writes several lines for one event
-UNWATCHED = (
-    "The session's files cannot be watched for changes ({}), so they are saved at each tool call and every {:g} s. "
-    "See: sysctl fs.inotify"
-)
 
 
 class Autosave:

@@ -48,6 +48,7 @@ from wal_agent.text import shorten
 MOUNTS = Path("/proc/self/mountinfo")
 MAX_DEPTH = 4096  # folders; a path has fewer
 _OCTAL = re.compile(r"\\([0-7]{3})")
+PROMPT_MEANS = "the agent gets this text as wal-agent's own instructions"
 
 Overlap = Literal["bucket in workspace", "workspace in bucket"]
 
@@ -148,9 +149,6 @@ def parse_mounts(mountinfo: str) -> dict[int, Mount]:
 def _plain(text: str) -> str:
     """Blanks and backslashes are written in octal there."""
     return _OCTAL.sub(lambda m: chr(int(m[1], 8)), text)
-
-
-PROMPT_MEANS = "the agent gets this text as wal-agent's own instructions"
 
 
 def load(

@@ -59,6 +59,7 @@ NOT_HERE = (
     "Type it there, for example: wal-agent run generic --job NAME -- sh SCRIPT. To look at a job from outside: "
     "wal-agent state list --job NAME",
 )
+_WRITES = ("put", "delete", "begin", "end")
 
 
 def check_name(name: str) -> str:
@@ -317,7 +318,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 _asked = msgspec_compat.of_values(Asked)
-_WRITES = ("put", "delete", "begin", "end")
 
 
 def lock_of(socket: Path, name: str) -> Path:

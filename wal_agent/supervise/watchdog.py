@@ -33,6 +33,7 @@ AT_MOST = 86_400.0  # ... but daily at least: a night makes six tellings, not si
 # through a whole disk or a page that hangs; what can be done twice is mostly a build or a test run, 10 minutes; what
 # changes something or is not known may be a deployment or a migration: half an hour.
 TIMES: Final[dict[Class, int]] = {"read_only": 1, "idempotent": 5, "mutation": 15, "unknown": 15}
+STALLED = 20.0  # seconds without a turn of a loop that turns ten times a second
 
 
 class WatchdogLimits(msgspec.Struct, frozen=True):
@@ -144,9 +145,6 @@ class Watchdog:
     def _wait(self, phase: Phase, what: str) -> TakesLong:
         waits = _WAITS[phase]
         return TakesLong(waits, self._waited, what if waits == "approval" else "")
-
-
-STALLED = 20.0  # seconds without a turn of a loop that turns ten times a second
 
 
 class Liveness:

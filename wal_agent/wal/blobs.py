@@ -28,6 +28,8 @@ from wal_agent.wal.state import FileState
 from wal_agent.wal.store import JobStore
 
 INLINE = 64 << 10  # bytes; more becomes a blob
+CHUNK = 1 << 20  # bytes of each chunk of a file but its last
+MAX_FILE = 8 << 30  # bytes; a file that says more is damaged or hostile
 
 
 class Names:
@@ -122,10 +124,6 @@ class Blobs:
         if data is None or len(data) != payload.size:
             raise Damaged(f"A payload of job {self._keys.job} is damaged: it has not the {payload.size} bytes it says.")
         return data
-
-
-CHUNK = 1 << 20  # bytes of each chunk of a file but its last
-MAX_FILE = 8 << 30  # bytes; a file that says more is damaged or hostile
 
 
 def write_file(blobs: Blobs, file: FileState, target: Path) -> None:

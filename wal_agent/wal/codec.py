@@ -39,6 +39,9 @@ _OPTIONS: dict[int, int] = {
     zstd.CompressionParameter.content_size_flag: True,
 }
 _PLAIN = re.compile(r"[a-z][a-z0-9_]{0,39}")  # a name that a version of wal-agent may give
+TAG_SIZE = 32
+MAX_SEGMENT = 1 << 20  # bytes of MessagePack that a writer puts into one segment
+OVERHEAD = 1024  # generous: everything in a segment but its records (job <= 100, run <= 200 bytes)
 
 
 class _FormatField(msgspec.Struct):
@@ -171,7 +174,6 @@ def _plain(name: object) -> bool:
 
 # --- whose bytes they are
 
-TAG_SIZE = 32
 _TAG = b"\xa3tag\xc4" + bytes((TAG_SIZE,))  # the last field of a map: its name, and the head of its bytes
 
 
@@ -192,8 +194,6 @@ def is_tagged(data: bytes, key: bytes, kind: Literal["segment", "snapshot"]) -> 
     return bool(key) and head == _TAG and hmac.compare_digest(tag, _tag_of(body, key, kind))
 
 
-MAX_SEGMENT = 1 << 20  # bytes of MessagePack that a writer puts into one segment
-OVERHEAD = 1024  # generous: everything in a segment but its records (job <= 100, run <= 200 bytes)
 START = bytes(32)  # `prev` of segment 1
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQ)]

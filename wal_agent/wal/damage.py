@@ -25,6 +25,8 @@ EACH = 200  # up to so many blobs are asked for one by one, some at a time; more
 _AROUND = {
     a + b for a in (0, encryption.SEALED_OVERHEAD) for b in (0, frame.FRAME_OVERHEAD)
 }  # bytes that a stored object has more
+RESTORE_HINT = "Write what can be had into a new folder with `wal-agent restore --to DIR`"
+NEW_JOB_HINT = "work on under another name: --job NAME."
 
 
 class BlobProblem(msgspec.Struct, frozen=True):
@@ -136,10 +138,6 @@ def newest_restorable(
         if blobs is None or not find_damaged_blobs(blobs, wanted, known):
             return at
     return None
-
-
-RESTORE_HINT = "Write what can be had into a new folder with `wal-agent restore --to DIR`"
-NEW_JOB_HINT = "work on under another name: --job NAME."
 
 
 def damaged_log_error(d: Damage) -> Damaged:

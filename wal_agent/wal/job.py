@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -30,6 +30,8 @@ from wal_agent.wal.reader import Replay, Tail
 from wal_agent.wal.spool import Spool, SpoolContent
 from wal_agent.wal.store import JobStore
 from wal_agent.wal.writer import Acked, InFlight, Ticket, Writer
+
+BLOBS_AT_ONCE = 8  # of up to 4 MiB each, so that memory stays small
 
 
 def first_segment_after_epoch(bucket: Bucket, keys: Keys, start: int, epoch: int) -> Segment | None:
@@ -118,9 +120,6 @@ def send_spooled(writer: Writer, store: JobStore, between: Callable[[], None] = 
             case _:
                 patience = store.retries()
 
-
-T = TypeVar("T")
-BLOBS_AT_ONCE = 8  # of up to 4 MiB each, so that memory stays small
 
 # --- pure rules
 

@@ -30,6 +30,7 @@ LeaseState = Literal["held", "closed", "released", "unlocked"]
 MAX_BYTES = 64 << 10
 MAX_TTL = 86_400.0
 DUE_NOW = 0.001  # seconds: a pause that was over when it was written, so the job is due; no pause would not say so
+STRETCH = 4.0  # times its ttl that a lease may say while the agent waits for a person
 
 
 class LeaseDoc(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,9 +108,6 @@ def may_allow(now: float, sent: float, ttl: float, margin: float) -> bool:
     """R7: whether an allow may still be sent at `now`, when the last renewal that succeeded was *sent* at `sent` (both
     boot time of this host, so that suspended time counts)."""
     return 0 <= now - sent < ttl - margin
-
-
-STRETCH = 4.0  # times its ttl that a lease may say while the agent waits for a person
 
 
 def longest_ttl(ttl: float) -> float:

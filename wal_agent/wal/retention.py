@@ -48,6 +48,12 @@ from wal_agent.wal.keys import Keys, blob_epoch, is_blob
 from wal_agent.wal.state import FileState, OpeningAt, State
 from wal_agent.wal.writer import Acked, Writer
 
+DAY = 86_400.0
+KEEP_SNAPSHOTS = 2
+BATCH = 100  # objects in one call of delete
+MAX_BLOBS = 1000  # blobs that one plan holds, which bounds its memory, and that a run's own retention deletes at a time
+RUNS_PER_AGE = 24  # runs of retention at most in the time for which everything is kept; each lists all blobs
+
 
 def referenced_blobs(value: object) -> Iterator[str]:
     """The blobs that a record, a state or anything made of such names."""
@@ -124,12 +130,6 @@ class BlobRefs:
 def _union(sets: Iterable[frozenset[str]]) -> set[str]:
     return set[str]().union(*sets)
 
-
-DAY = 86_400.0
-KEEP_SNAPSHOTS = 2
-BATCH = 100  # objects in one call of delete
-MAX_BLOBS = 1000  # blobs that one plan holds, which bounds its memory, and that a run's own retention deletes at a time
-RUNS_PER_AGE = 24  # runs of retention at most in the time for which everything is kept; each lists all blobs
 
 # --- pure rules (R4)
 

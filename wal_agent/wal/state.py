@@ -91,6 +91,8 @@ MAX_STEP_RECORD = 10 << 10  # bytes of a record about one, in MessagePack; bulk 
 MAX_UNSETTLED = (
     256  # ended calls; with their payloads inline (64 KiB each) they fit a snapshot, whatever the agent does
 )
+_TASK_WORDS = 400  # characters of a task, from which secrets are taken before it is cut for people
+_TASK_STATES = ("pending", "in_progress", "completed")
 
 
 class OpeningAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -677,10 +679,6 @@ def _planned(state: State, ended: list[OpenCall], end: End) -> dict[str, object]
             said = state.progress and msgspec.structs.replace(state.progress, plan=None)
             return {"plan": PlanCall(intent.call, intent.time, intent.tool, data), "progress": said}
     return {}
-
-
-_TASK_WORDS = 400  # characters of a task, from which secrets are taken before it is cut for people
-_TASK_STATES = ("pending", "in_progress", "completed")
 
 
 def _task_list(plan: PlanCall | None, tool: str, data: bytes, end: End) -> bytes | None:

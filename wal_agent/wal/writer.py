@@ -35,6 +35,10 @@ AckStatus = Literal["acked", "spooled", "undecided"]
 
 _deciding = threading.Lock()  # one for all tickets: it is held for two assignments
 
+SPOOL_AFTER = 3.0  # seconds that an append waits before the run takes it for an outage and spools
+GATHER, MAX_GATHER = 0.3, 0.01  # of a put's time, and seconds: how long calls that follow each other are gathered
+SPOOL_POLL = 0.1  # seconds between two checks whether an append has waited so long
+
 
 class Ticket:
     """Of one append. `seq` is the segment that holds it, once acknowledged; 0 before."""
@@ -235,9 +239,6 @@ def resolve_conflict(found: bytes, found_epoch: int, found_run: str, sent: InFli
 
 
 Step = Literal["idle", "acked", "undecided", "ended"]
-SPOOL_AFTER = 3.0  # seconds that an append waits before the run takes it for an outage and spools
-GATHER, MAX_GATHER = 0.3, 0.01  # of a put's time, and seconds: how long calls that follow each other are gathered
-SPOOL_POLL = 0.1  # seconds between two checks whether an append has waited so long
 
 
 class WriterListener:

@@ -37,6 +37,9 @@ _SQL_TOKEN: Final = re.compile(
 )
 _TABLE_PLACES: Final = frozenset({"from", "join", "table"})
 _SQL_NAME: Final = re.compile(r"[\w.:/@?=&%+-]+")  # of a database or a host
+GENERAL_VERIFY = "look for what it was to change"
+_MAX_VERIFY = 300  # characters
+_ACTS_SHORTEST = 4  # letters of a name that is cut short (--upload for --upload-pack)
 
 
 class SqlNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,8 +131,6 @@ def _sql_tokens(text: str) -> list[tuple[str, str]] | None:
     return found
 
 
-GENERAL_VERIFY = "look for what it was to change"
-_MAX_VERIFY = 300  # characters
 _PLACES = re.compile(r"\{(operands|first|last|refs)\}")
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
 # Reading these can consume or change something (a FIFO of a service, a device, a kernel file).
@@ -168,7 +169,6 @@ _ACTING_VALUE = re.compile(
     r"|-extld\b|::(?:pre|post)-(?:install-pkgs|invoke)|\bdir::bin\b|\bext::|\btype=registry\b|\bpush=true\b"
     r"|^(?:-C)?linker=|^-B[./]|^-J-|^(?:rtmps?|srt|rtp|udp|tcp|icecast)://|^[/-]p:(?:publishprofile|deployonbuild)"
 )
-_ACTS_SHORTEST = 4  # letters of a name that is cut short (--upload for --upload-pack)
 
 
 def is_live_file(word: str) -> bool:

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 
 SCHEMA = "rules.schema.json"
+OURS = "wal-agent"
+AWAY = " (there, not here"  # behind a `verify` that is for where the command ran
+LOADS = ", but may run code of the folder"  # of programs that load it
+LOADED = "git status --short"  # how to see whether that code did something
+NOTHING = "(?!)"  # a regular expression that matches nothing
 
 # A text in pieces, so that a row can be broken: TOML allows a line break in an inline table only inside a list.
 Sentence = Annotated[str | list[str], Meta(description="A text; a list is joined by spaces.")]
@@ -242,11 +247,6 @@ def json_schema() -> str:
     return json.dumps({**head, **schema}, indent=2) + "\n"
 
 
-OURS = "wal-agent"
-AWAY = " (there, not here"  # behind a `verify` that is for where the command ran
-LOADS = ", but may run code of the folder"  # of programs that load it
-LOADED = "git status --short"  # how to see whether that code did something
-NOTHING = "(?!)"  # a regular expression that matches nothing
 # Commands of two words and more that run another command; what they are called is looked up like a rule.
 CONTAINERS = (
     "docker exec",

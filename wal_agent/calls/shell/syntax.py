@@ -20,6 +20,10 @@ import msgspec
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+POSITIONAL = b"1"
+_OUTPUT = b"$("  # what a command prints, used in arithmetic itself
+_MAX_DEPTH = 40
+
 
 class Word(msgspec.Struct, frozen=True):
     """One word of a command. `text`: its value once quotes are removed; None where only the shell can know it
@@ -352,8 +356,6 @@ _COMPARED = re.compile(rb"(?<!\S)(\S++)[ \t]++-(?:eq|ne|lt|le|gt|ge)[ \t]++(\S++
 _SUBSCRIPT = re.compile(rb"\[([^\]]*)\]\+?=")
 _RUNS = re.compile(rb"\$\((?!\()|`|[<>]\(")
 _GLUED = re.compile(rb"""[^\s=!<>~]=|['"][^'"=]*=""")
-POSITIONAL = b"1"
-_OUTPUT = b"$("  # what a command prints, used in arithmetic itself
 
 
 def names_in(text: bytes) -> frozenset[bytes]:
@@ -435,7 +437,6 @@ def split_names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_MAX_DEPTH = 40
 _PLAIN_VARIABLE = re.compile(rb"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")
 _IN_BRACES = re.compile(rb"""[^'"\\`{}$\n]*""")
 _ARITHMETIC = re.compile(rb"[A-Za-z0-9_ \t\n+\-*/%<>=!&|^~?:(),.#\[\]$]*")
