@@ -64,7 +64,9 @@ def opened(router: Router, at: int = 10, session: str = "s1", folder: str = "/wo
 
 def test_the_client_is_told_nothing_that_cannot_be_kept() -> None:
     router = Router()
-    assert router.from_client(ask("initialize", 1)) == [ToAgent(RECEPTION, ask("initialize", 1))]
+    mine = {"fs": {"readTextFile": True}, "terminal": True}
+    passed = ask("initialize", 1, clientCapabilities={**mine, "terminal": False})
+    assert router.from_client(ask("initialize", 1, clientCapabilities=mine)) == [ToAgent(RECEPTION, passed)]
     able = {"loadSession": True, "sessionCapabilities": {"list": {}, "fork": {}, "additionalDirectories": {}}}
     (told,) = router.from_agent(RECEPTION, answer(1, agentCapabilities=able))
     assert isinstance(told, ToClient)
@@ -173,6 +175,12 @@ def test_a_list_is_completed() -> None:
 def test_what_cannot_be_meant_is_refused(message: Json, expected: int) -> None:
     actions = begun().from_client(message)
     assert code(actions) == expected if expected else all(isinstance(a, ToAgent) for a in actions)
+
+
+def test_an_id_that_is_none_is_not_sent_back() -> None:
+    (told,) = begun().from_client({"jsonrpc": "2.0", "id": {"a": 1}, "method": "x"})
+    assert isinstance(told, ToClient)
+    assert told.message["id"] is None
 
 
 def test_nothing_is_opened_before_initialize() -> None:

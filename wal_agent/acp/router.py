@@ -9,7 +9,6 @@ and for each session a run of its own, whose agent is given the client's `initia
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -21,6 +20,7 @@ RECEPTION = 0  # the number of the agent without a session; runs are counted fro
 OPENING = ("session/new", "session/load", "session/resume")
 ELSEWHERE = "session/fork"  # two sessions of one process would be two of one job
 CAPABILITIES_OUT = ("fork", "additionalDirectories")  # of sessions; other folders are not saved
+NO_TERMINAL = {"terminal": False}  # of the client: a command runs below its run, where what becomes of it is seen
 CANCEL = "$/cancel_request"
 OURS = "wal-agent"  # the id of what only a run's agent is asked
 INVALID_REQUEST, NO_METHOD, INVALID_PARAMS, FAILED = -32600, -32601, -32602, -32603
@@ -68,8 +68,7 @@ class Finish(msgspec.Struct, frozen=True):
 Action = ToClient | ToAgent | Begin | Opened | AddSessions | Finish
 
 
-@dataclass
-class _Run:
+class _Run(msgspec.Struct):
     """An agent with a session, or that is to open one. `setup`: what it is asked before `opening`, the client's."""
 
     opening: Json
@@ -77,14 +76,13 @@ class _Run:
     session: str = ""
 
 
-@dataclass
-class Router:
+class Router(msgspec.Struct):
     """The state of one client's connection."""
 
-    _setup: dict[str, Json] = field(default_factory=dict)  # by method: what each agent is asked first
-    _runs: dict[int, _Run] = field(default_factory=dict)
-    _asked: dict[Id, tuple[int, Json]] = field(default_factory=dict)  # the client's open requests, and who has them
-    _asks: dict[str, tuple[int, Id]] = field(default_factory=dict)  # open requests of agents, by the id for the client
+    _setup: dict[str, Json] = {}  # by method: what each agent is asked first
+    _runs: dict[int, _Run] = {}
+    _asked: dict[Id, tuple[int, Json]] = {}  # the client's open requests, and who has them
+    _asks: dict[str, tuple[int, Id]] = {}  # open requests of agents, by the id for the client
     _begun: int = 0
     _forwarded: int = 0
 
@@ -96,12 +94,16 @@ class Router:
         if at is None:
             return self._noted(method, message)
         if not isinstance(at, str | int) or at == OURS or at in self._asked:
-            return [_refusal(at, INVALID_REQUEST, "The id of a request must be new, a string or a number.")]
+            known = at if isinstance(at, str | int) else None
+            return [_refusal(known, INVALID_REQUEST, "The id of a request must be new, a string or a number.")]
         params = _object(message.get("params"))
         session = params.get("sessionId")
         if method == ELSEWHERE:
             return [_refusal(at, NO_METHOD, "wal-agent forks no session: each one is a job of its own.")]
         live = self._live(session)
+        if method == "initialize":
+            able = {**_object(params.get("clientCapabilities")), **NO_TERMINAL}
+            return self._ask(RECEPTION, {**message, "params": {**params, "clientCapabilities": able}})
         if method in OPENING and live is None:
             return self._open(message, params)
         if method == "session/list" or not isinstance(session, str):

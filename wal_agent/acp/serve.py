@@ -17,7 +17,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO
@@ -69,10 +68,9 @@ class Jobs(msgspec.Struct, frozen=True):
     place: Callable[[str], Mapping[str, str]]
 
 
-@dataclass
-class _Agent:
+class _Agent(msgspec.Struct):
     process: subprocess.Popen[bytes]
-    said: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_SAID))
+    said: deque[str] = msgspec.field(default_factory=lambda: deque(maxlen=MAX_SAID))
     asked_to_end: bool = False
 
 
