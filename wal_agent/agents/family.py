@@ -306,12 +306,14 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Renamed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tool that means something else where a field of its input has this value: wal-agent calls it `name`."""
+    """A tool that wal-agent calls `name`: always, or where a `field` of its input has this value. `fields`: what
+    wal-agent calls those of its input, where it is a tool of `tools_of` by another name."""
 
     tool: str
-    field: str
-    value: str
+    field: str = ""
+    value: str = ""
     name: str
+    fields: dict[str, str] = {}
 
 
 class Errors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -371,6 +373,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         taken = (*CREDENTIALS, ".config/wal-agent", ".local/state/wal-agent", ".config", ".local", ".local/state")
         _require(self.state not in taken, "state is a folder of other programs")
         _require_variables(filter(None, [self.state_variable]))
+        names = [each.name for each in self.renamed]
+        _require(len({*names}) == len(names), "two tools have one name")
         _require(self.tools_of in ("", *PLACES), "tools_of names no agent of wal-agent's own")
 
 
@@ -658,7 +662,7 @@ class Declared:
             if not tool:
                 raise ValueError("a hook names no tool")
             input = require_object(msgspec.Raw(raw(payload, event.input)))
-            tool = self._called(tool, input)
+            tool, input = self._called(tool, input)
             if event.means == "tool_starting":
                 return base.ToolStarting(session, tool, input, call, cwd=text(payload, event.cwd) if event.cwd else "")
             result = raw(payload, event.result) or b'""'
@@ -773,17 +777,24 @@ class Declared:
         kind = self.about.session.call
         id, tool = as_text(value_at(record, kind.id)), as_text(value_at(record, kind.tool))
         input = encode_json(as_object(value_at(record, kind.input)))
-        return RequestedCall(id, self._called(tool, input), input)
+        return RequestedCall(id, *self._called(tool, input))
 
-    def _called(self, tool: str, input: bytes) -> str:
-        """Return what wal-agent calls a tool."""
+    def _called(self, tool: str, input: bytes) -> tuple[str, bytes]:
+        """Return what wal-agent calls a tool, and its input."""
         others = [each for each in self.about.renamed if each.tool == tool]
         given = as_object(logged_value(input)) if others else {}
-        return next((each.name for each in others if given.get(each.field) == each.value), tool)
+        found = next((each for each in others if not each.field or given.get(each.field) == each.value), None)
+        if found is None or not found.fields:
+            return tool if found is None else found.name, input
+        return found.name, encode_json({found.fields.get(field, field): value for field, value in given.items()})
 
-    def _plain(self, tool: str) -> str:
-        """Return what the agent calls a tool."""
-        return next((each.tool for each in self.about.renamed if each.name == tool), tool)
+    def _plain(self, call: LoggedCall) -> tuple[str, Json]:
+        """Return what the agent calls a tool, and its input."""
+        input, found = call_input(call), next((each for each in self.about.renamed if each.name == call.tool), None)
+        if found is None:
+            return call.tool, input
+        own = {named: field for field, named in found.fields.items()}
+        return found.tool, {own.get(field, field): value for field, value in input.items()}
 
     def seen_calls(self, appended: bytes) -> list[SeenCall]:
         """A result names its call by id; where the call itself is not in these bytes, its tool is empty."""
@@ -839,18 +850,17 @@ class Declared:
         about, file = self.about.session, self._load(main)
         made: list[_Call] = []
         prompts: list[str] = []
+        keys = (about.call.key or about.call.id, about.result.key or about.result.id)
         messages, orphans = 0, set[int]()
         time: Any = 0
         for n, each in enumerate(file.lines):
             record = each.value
             time = self._time(record, time)
             if self._is(record, about.call):
-                asked = self._requested(record)
-                same = (self._plain(asked.tool), input_digest(value_at(record, about.call.input)))
-                made.append(_Call(as_text(value_at(record, about.call.key or about.call.id)), asked.id, same))
+                key, id, tool = (as_text(value_at(record, path)) for path in (keys[0], about.call.id, about.call.tool))
+                made.append(_Call(key, id, (tool, input_digest(value_at(record, about.call.input)))))
             elif self._is(record, about.result):
-                paths = (about.result.key or about.result.id, about.result.id)
-                key, id = (as_text(value_at(record, path)) for path in paths)
+                key, id = (as_text(value_at(record, path)) for path in (keys[1], about.result.id))
                 found = next((c for c in reversed(made) if c.ended is None and (c.key == key or c.id == id)), None)
                 if found is None:
                     orphans.add(n)  # no API takes a result without its call
@@ -873,7 +883,8 @@ class Declared:
         lost: list[LoggedCall] = []
         put, about = 0, self.about.session
         for call in calls:
-            same = (self._plain(call.tool), input_digest(call_input(call)))
+            tool, input = self._plain(call)
+            same = (tool, input_digest(input))
             may = [c for c in made if (c.id == call.call_id or not call.call_id) and c.same == same]
             over = [c for c in may if c.ended is not None and c.ended >= call.started * 1000 - 1000]
             found = next(iter([*over, *(c for c in reversed(may) if c.ended is None)]), None)
@@ -889,8 +900,9 @@ class Declared:
         name = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{session} put back {[_which(call) for call in lost]}"))
         file.lines += [LineRecord(fill(each, {"batch": name, "time": time})) for each in about.write_batch]
         told = [_told(c, c.call_id or f"call_wal_{c.call}", f"{name[:-4]}{n:04x}", time) for n, c in enumerate(lost)]
-        for each in told:
-            asked = {**each, "tool": self._plain(each["tool"]), "batch": name}
+        for call, each in zip(lost, told, strict=True):
+            tool, input = self._plain(call)
+            asked = {**each, "tool": tool, "input": input, "batch": name}
             file.lines.append(self._line(about.write_call, about.call, asked))
         file.lines += [self._line(about.write_result, about.result, each) for each in told]
         file.lines += [LineRecord(fill(each, {"batch": name, "time": time})) for each in about.write_batch_end]
@@ -947,5 +959,4 @@ def _told(call: LoggedCall, id: str, key: str, time: Any) -> dict[str, Any]:
         text, failed = unknown_result(call), True
     else:
         text, failed = noted_result(plain_text(logged_value(call.result)), call), call.failed
-    values = {"id": id, "key": key, "tool": call.tool, "input": call_input(call), "result": text, "failed": failed}
-    return {**values, "time": time}
+    return {"id": id, "key": key, "result": text, "failed": failed, "time": time}

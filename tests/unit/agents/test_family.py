@@ -205,7 +205,8 @@ def test_a_file_that_describes_no_agent_is_refused(old: str, new: str, tmp_path:
 
 
 PAGE = (Path(__file__).parents[3] / "docs/how-to/add-an-agent.md").read_text()
-TOY = family.read(PAGE.partition("```toml\n")[2].partition("```")[0], "the page")
+TOY_TEXT = PAGE.partition("```toml\n")[2].partition("```")[0]
+TOY = family.read(TOY_TEXT, "the page")
 
 
 def test_hooks_in_claude_codes_form_are_put_in_and_taken_out(tmp_path: Path) -> None:
@@ -245,3 +246,22 @@ def test_what_a_recovery_writes_follows_from_what_is_read(tmp_path: Path) -> Non
     there.write_bytes(told)
     assert [file.name for file in TOY.session_files(SESSION, tmp_path, env)] == [TOY.main_file]
     assert TOY.session_files("session_2", tmp_path, env) == [] and TOY.resumable(SESSION, tmp_path, env)
+
+
+def test_a_tool_by_another_name_is_known_and_comes_back_in_its_own(tmp_path: Path) -> None:
+    """I8: in hooks and session alike; what else its input has stays."""
+    renamed = '[[renamed]]\ntool = "Shell"\nname = "Bash"\nfields = { cmd = "command" }\n'
+    agent = family.read(f"{TOY_TEXT}\n{renamed}", "the page")
+    own = {"cmd": "a", "why": "x"}
+    payload = {"session_id": SESSION, "tool_name": "Shell", "tool_input": own, "tool_use_id": "c1"}
+    event = agent.parse("PreToolUse", json.dumps(payload).encode())
+    assert isinstance(event, ToolStarting) and event.tool == "Bash"
+    assert json.loads(event.input) == {"command": "a", "why": "x"}
+    asked = json.dumps({"type": "call", "id": "c1", "name": "Shell", "input": own}).encode() + b"\n"
+    assert agent.requested_calls(asked)["c1"].input == event.input
+    lost = LoggedCall(1, "Bash", event.input, None, True, "cut off.", 0.5, "c1")
+    assert agent.reconcile(asked, SESSION, tmp_path, [lost]).data.startswith(asked), "it is the same call"
+    made = json.loads(agent.reconcile(b"", SESSION, tmp_path, [lost]).data.splitlines()[0])
+    assert (made["name"], made["input"]) == ("Shell", own)
+    with pytest.raises(ConfigError):
+        family.read(f"{TOY_TEXT}\n{renamed}{renamed}", "the page")
