@@ -15,6 +15,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator
 from io import BufferedRandom
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,7 +26,9 @@ from wal_agent.failpoints import failpoint
 from wal_agent.records import FileDelta, Payload
 from wal_agent.wal.keys import blob_epoch, blob_name, blob_sha256
 from wal_agent.wal.state import FileState
-from wal_agent.wal.store import JobStore
+
+if TYPE_CHECKING:
+    from wal_agent.wal.store import JobStore
 
 INLINE = 64 << 10  # bytes; more becomes a blob
 CHUNK = 1 << 20  # bytes of each chunk of a file but its last

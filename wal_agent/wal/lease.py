@@ -11,7 +11,7 @@ import random
 import re
 import threading
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -23,7 +23,9 @@ from wal_agent.records import FORMAT, Host, Owner
 from wal_agent.text import job_command, shorten
 from wal_agent.wal.keys import MAX_SEQ, Keys
 from wal_agent.wal.reader import Tail
-from wal_agent.wal.store import JobStore
+
+if TYPE_CHECKING:
+    from wal_agent.wal.store import JobStore
 
 LeaseState = Literal["held", "closed", "released", "unlocked"]
 

@@ -16,7 +16,6 @@ import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Bucket, Version
-from wal_agent.bucket.decorators import RetryBudget
 from wal_agent.bucket.folder import known_epoch
 from wal_agent.clock import Clock
 from wal_agent.errors import BucketError, Conflict, Damaged, Denied, LeaseHeld, Newer, NotFound, Unavailable, UsageError
@@ -135,6 +134,8 @@ def rename_job(
 
     UsageError: the name is taken, or no name; LeaseHeld: another person renamed the job at the same moment; Damaged,
     Newer, Denied; Unavailable: it is not known whether it landed."""
+    from wal_agent.bucket.decorators import RetryBudget  # only who writes needs it; each command reads the names
+
     check_job(name)
     if name != job and (known_epoch(bucket.url, name, env) or is_job_there(bucket, name)):
         raise UsageError(f"{name} is the own name of a job in {bucket.url}.", "Choose another name.")

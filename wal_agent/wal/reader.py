@@ -21,12 +21,12 @@ from wal_agent.wal import codec
 from wal_agent.wal.codec import START, Segment, Snapshot, digest
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import State, apply, exceeded_limit
-from wal_agent.wal.store import PARALLEL
 
 if TYPE_CHECKING:
     from wal_agent.wal.lease import StoredLease
 
 LISTS = 5  # how often a reader that retention raced lists again
+PARALLEL = 32  # segments that are fetched at a time: a round trip each, of some 30 ms to a bucket far away
 
 
 class Tail(msgspec.Struct, frozen=True):

@@ -12,9 +12,9 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.decorators import RetryBucket, RetryBudget
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.wal.keys import Keys
+from wal_agent.wal.reader import PARALLEL
 
 T = TypeVar("T")
-PARALLEL = 32  # segments that are fetched at a time: a round trip each, of some 30 ms to a bucket far away
 
 
 class JobStore(msgspec.Struct, frozen=True):
