@@ -14,7 +14,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
-from wal_agent.agents import added
 from wal_agent.agents.places import PLACES
 from wal_agent.errors import UsageError, WalAgentError
 
@@ -37,6 +36,8 @@ class _Agents(Mapping[str, "Agent"]):
         return name in NAMES or (isinstance(name, str) and _described(name) is not None)
 
     def __iter__(self) -> Iterator[str]:
+        from wal_agent.agents import added
+
         yield from NAMES
         yield from (each.name for each in added.every(os.environ) if each.agent is not None)
 
@@ -47,6 +48,8 @@ class _Agents(Mapping[str, "Agent"]):
 def _described(name: str) -> Declared | None:
     if name in NAMES:
         return _shipped(name)
+    from wal_agent.agents import added  # most commands name an agent of ours
+
     found = added.find(name, os.environ)
     return found.agent if found is not None else None
 
@@ -88,6 +91,8 @@ def tools_of(name: str) -> str:
 
 def faults() -> list[str]:
     """Return why what a person has added is no agent, a line for each."""
+    from wal_agent.agents import added
+
     return [str(each.fault) for each in added.every(os.environ) if each.fault is not None]
 
 
@@ -95,6 +100,8 @@ def unknown_agent_error(name: str) -> WalAgentError:
     """Return the error for a name that is no agent's: why what was added by it is none, or the one that was probably
     meant, all names, and `generic`."""
     from difflib import get_close_matches
+
+    from wal_agent.agents import added
 
     if (found := added.find(name, os.environ)) is not None and found.fault is not None:
         return found.fault
