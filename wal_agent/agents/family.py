@@ -55,7 +55,7 @@ from wal_agent.agents.base import (
     Status,
 )
 from wal_agent.agents.conversation import Records, Travels, fields, keep_fields
-from wal_agent.agents.hook_line import GONE, on, parser, refuse_answer, renderer, sh_line
+from wal_agent.agents.hook_line import GONE, REASON, exit_line, on, parser, refuse_answer, renderer, sh_line
 from wal_agent.agents.installed_hooks import STANDING, insert_entries, insert_hooks, missing_hooks
 from wal_agent.agents.places import PLACES
 from wal_agent.agents.program import (
@@ -199,14 +199,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Hooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`settings`: the file, in the state folder, that holds the hooks: `*.json` in Claude Code's form, `*.toml` as a
     list `[[hooks]]`. `timeout`: the longest that the program allows, in its own unit. `deny`: the answer that refuses
-    a tool, with "{reason}"; `say`: the one that adds "{words}" for the model, when a turn starts; else as Claude Code
-    has them. `protocol`: whether plain words of such a hook reach the model: the standing protocol is told with the
-    first prompt of a session."""
+    a tool, with "{reason}", or "exit 2" where only that code does, with stderr as the reason; `say`: the one that adds
+    "{words}" for the model, when a turn starts; else as Claude Code has them. `protocol`: whether plain words of such
+    a hook reach the model: the standing protocol is told with the first prompt of a session."""
 
     settings: str
     timeout: int
     caller: HookCaller
-    deny: Json | None = None
+    deny: Json | Literal["exit 2"] | None = None
     say: Json | None = None
     protocol: bool = False
     events: dict[str, Event]
@@ -621,9 +621,11 @@ class Declared:
         place.mkdir(mode=0o700, exist_ok=True)
         for name, event in self.about.hooks.events.items():
             firm = event.means in ("tool_starting", "tool_ended")
-            refusal = json.dumps(fill(self.about.hooks.deny or _DENY, {"reason": GONE}))
-            deny = refusal if event.means == "tool_starting" else None
-            (place / name).write_text(sh_line(setup, self.name, name, firm, deny))
+            deny = self._refusal(GONE) if event.means == "tool_starting" else None
+            line = sh_line(setup, self.name, name, firm, deny)
+            if deny is not None and self.about.hooks.deny == "exit 2":
+                line = exit_line(line)
+            (place / name).write_text(line)
         told, words = shlex.quote(str(place / "told")), place / "words"
         words.write_text(setup.protocol)
         # Not behind the notice of a recovery: a session that is resumed has it already.
@@ -632,7 +634,11 @@ class Declared:
         return Injected(env={self._variable: str(place)})
 
     def _deny(self, decision: Deny) -> str:
-        return json.dumps(fill(self.about.hooks.deny or _DENY, {"reason": decision.reason}))
+        return self._refusal(decision.reason)
+
+    def _refusal(self, reason: str) -> str:
+        form = self.about.hooks.deny
+        return json.dumps(fill(REASON if form == "exit 2" else form or _DENY, {"reason": reason}))
 
     def _say(self, event: str, words: str) -> bytes:
         return refuse_answer(json.dumps(fill(self.about.hooks.say or _SAY, {"words": words, "event": event})))

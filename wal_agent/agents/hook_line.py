@@ -254,7 +254,7 @@ _ASK = (
 
 # How a hook's text begins: as each of the lines below does, with what extension.py or installed.py put before them.
 _BEGINS = re.compile(
-    r"out=; exec 3<&0; |bash -c 'out=; exec 3<&0; "
+    r"out=; exec 3<&0; |(?:r=\$\()?bash -c 'out=; exec 3<&0; "
     r'|\[ "\$\w+" = \S+ \] \|\| \{ IFS= read -r p <|\[ -n "\$WAL_AGENT_RUN" \] && \[ -n "\$WAL_AGENT_SOCKET" \] '
 )
 
@@ -302,6 +302,15 @@ def sh_line(setup: HookSetup, agent: str, event: str, firm: bool, refusal: str |
     return (
         f"{bash} || exit 0" if refusal is None else f"{bash} || {{ printf '%s\\n' {shlex.quote(GONE)} >&2; exit 2; }}"
     )
+
+
+REASON = {"reason": "{reason}"}
+
+
+def exit_line(line: str) -> str:
+    """Return a line of `sh_line` whose refusals have the form `REASON`, for an agent that takes only an exit code."""
+    text = "r=${r#*': \"'}; r=${r%%\\\"\\}}"
+    return f'r=$({line}) || exit $?; [ -z "$r" ] || {{ {text}; printf \'%s\\n\' "$r" >&2; exit 2; }}'
 
 
 PREFIX = "wal-agent-"

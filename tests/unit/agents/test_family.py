@@ -13,7 +13,7 @@ import pytest
 
 from wal_agent.agents import family
 from wal_agent.agents.base import Cli as Program
-from wal_agent.agents.base import HookSetup, LoggedCall, OtherEvent, ResumeSession, ToolEnded, ToolStarting
+from wal_agent.agents.base import Deny, HookSetup, LoggedCall, OtherEvent, ResumeSession, ToolEnded, ToolStarting
 from wal_agent.agents.hook_line import GONE, is_hook_line
 from wal_agent.agents.installed_hooks import (
     insert_entries,
@@ -265,3 +265,20 @@ def test_a_tool_by_another_name_is_known_and_comes_back_in_its_own(tmp_path: Pat
     assert (made["name"], made["input"]) == ("Shell", own)
     with pytest.raises(ConfigError):
         family.read(f"{TOY_TEXT}\n{renamed}{renamed}", "the page")
+
+
+def test_a_refusal_by_exit_code_alone(tmp_path: Path) -> None:
+    """I5: with and without a client, in words that the model reads."""
+    agent = family.read(TOY_TEXT.replace("protocol = true", 'protocol = true\ndeny = "exit 2"'), "the page")
+    answer = agent.render("PreToolUse", Deny('no "such" thing')).decode().removesuffix("\0")
+
+    def line(*client: str) -> tuple[int, str, str]:
+        agent.inject(HookSetup("r1", tmp_path, client), {})
+        text = (tmp_path / "hooks/PreToolUse").read_text()
+        assert is_hook_line(["sh", "-c", text])
+        done = subprocess.run(["/bin/sh", "-c", text], input="{}", capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr.strip()
+
+    assert line("false") == (2, "", GONE)
+    assert line("sh", "-c", "printf '%s\\0' \"$0\"", answer) == (2, "", 'no \\"such\\" thing')
+    assert line("sh", "-c", "printf 'wal-agent:allow\\0'") == (0, "", "")
