@@ -7,7 +7,7 @@ import os
 import sys
 
 from bench.wording.cases import APART, KINDS, TOOLS, TUNED, case
-from bench.wording.model import CALLS, FORCED, Model, write_prompt
+from bench.wording.model import FORCED, Model, write_prompt
 from wal_agent.errors import WalAgentError
 
 WAYS = ("verify", "repeat", "ask", "go on", "settle")
@@ -35,8 +35,7 @@ def main() -> None:
         for kind in options.kind or KINDS:
             made = case(name, kind)
             prompt = write_prompt(made.messages, TOOLS)
-            first = model.next_tokens(prompt)
-            begins = sum(p for token, p in first.items() if token.strip() in CALLS)
+            begins = model.begins_call(prompt)
             ways = model.spread(prompt + FORCED, made.ways)
             shown = " | ".join(f"{100 * ways[way]:.0f}" for way in WAYS)
             print(f"| {name} | {kind} | {100 * begins:.0f} | {shown} |", flush=True)

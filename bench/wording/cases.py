@@ -83,13 +83,13 @@ def case(name: str, kind: str) -> Case:
     if kind == "new session":
         ended = [FinishedCall("bash", json.dumps({"command": s.run}).encode(), "done") for s in told.steps[:n]]
         text = render_prompt(msgspec.structs.replace(facts, task=told.prompt, finished=tuple(ended)))
-        return Case(name, kind, (system, _user(text)), _ways(told, n))
+        return Case(name, kind, (system, _user(text.rstrip())), _ways(told, n))
     talk = [system, _user(told.prompt)]
     for k, step in enumerate(told.steps[:n]):
         talk += _call(f"call_{k}", step.run, f"ok: {step.effect}\n")
     note = messages.cut_off_note("unknown", ENDING_NOT_KEPT)
     result = unknown_result(LoggedCall(2, "bash", b"", None, True, note))
-    talk += [*_call(f"call_{n}", cut.run, result), _user(render_prompt(facts))]
+    talk += [*_call(f"call_{n}", cut.run, result), _user(render_prompt(facts).rstrip())]
     talk.append(_user(ACT))
     if kind == "refusal":
         talk += _call("call_again", cut.run, messages.deny_in_flight("`bash`", call.calls[0], call.look))

@@ -16,7 +16,9 @@ from wal_agent.errors import UsageError
 
 LEAST: Final = 0.005  # probability below which what begins so is not followed
 TOPS: Final = 20  # tokens whose probabilities are asked for
-CALLS: Final = ("<tool_call>", "{", '{"', "``", "```", "```json", "<tools>")  # tokens with which a call begins
+CALLS: Final = ("<tool_call>", "<", "{", '{"', "```json", "<tools>")  # tokens with which a call begins
+FENCES: Final = ("``", "```")  # with which one may begin: or a command as text, which nothing runs
+IN_FENCES: Final = ("json", "{", '{"')
 FORCED: Final = '<tool_call>\n{"name": "bash", "arguments": {"command":'  # its next token holds the quote and more
 _TOOLS: Final = """
 
@@ -69,6 +71,16 @@ class Model:
         if len(tops) < 2:
             raise UsageError(f"{self._url} returns no probabilities of tokens.", "Choose another server: --server URL")
         return {token: math.exp(log) for token, log in tops.items()}
+
+    def begins_call(self, prompt: str) -> float:
+        """Return the probability that the answer begins with a call."""
+        begun = self.next_tokens(prompt)
+        sure = sum(p for token, p in begun.items() if token.strip() in CALLS)
+        fenced = {token: p for token, p in begun.items() if token.strip() in FENCES}
+        return sure + sum(p * self._in_fence(prompt + token) for token, p in fenced.items())
+
+    def _in_fence(self, prompt: str) -> float:
+        return sum(p for token, p in self.next_tokens(prompt).items() if token.strip().startswith(IN_FENCES))
 
     def spread(self, prompt: str, ways: Mapping[str, Sequence[str]]) -> dict[str, float]:
         """Return the probability of each way to go on. A way is the beginnings of the texts that count for it; the

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Env = Mapping[str, str]
 # The message that starts the turn, where the notice stands in the conversation already.
 ACT_BEGINS = "Do now what the notice above says"  # in older logs too
-ACT = f"{ACT_BEGINS}: begin with a tool call."
+ACT = f"{ACT_BEGINS}, with a tool call and no text."
 
 
 class SessionStarted(msgspec.Struct, frozen=True):

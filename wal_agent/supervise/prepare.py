@@ -456,7 +456,7 @@ class Preparation:
             prompt = recovery_input.write_prompt(
                 told, reconciled, self.at, self.options.agent, self.options.args, templates
             )
-            prompts.append(prompt + said)
+            prompts.append((prompt + said).rstrip())
             return prompts[-1]
 
         effects = self.tree.effects(self.done)
@@ -509,7 +509,7 @@ class Preparation:
             kept = fetch_payload(self.opened.blobs, decided.prompt) or b""
             prompt = render_prompt(replace(facts, task=recovery_input.task_text(kept, asked or "")), templates)
             said = "the session had not been saved yet; the task begins again, with what is known"
-        prompt += repeated
+        prompt = (prompt + repeated).rstrip()
         if self.options.hosted:
             said = "the session had not been saved yet"
         else:

@@ -63,7 +63,7 @@ LOST = "in flight when the run was lost"
 def deny_in_flight(tool: str, call: int, look: str, known: str = LOST) -> str:
     """Deny: the agent repeats an open call before anything has looked whether it happened. `look`: what to run to find
     out, "" where nothing is named; `known`: one of the above. No word invites to repeat."""
-    how = f": {look}" if look else f', then `wal-agent settle {call} --because "WHAT SHOWED IT"`'
+    how = f"; its command is {look}" if look else f', then `wal-agent settle {call} --because "WHAT SHOWED IT"`'
     return (
         f"{REFUSED} it may have happened already ({tool}, call #{call}, {known}). Nothing was changed now. "
         f"Before anything else, call your tool to find out whether it happened{how}"
@@ -504,7 +504,7 @@ def begin_with(looks: Sequence[str]) -> str:
     """The end of a notice. `looks`: for each call that is to be looked at, what to run, "" where nothing is named."""
     if not looks:
         return ""
-    how = f"to find out whether it happened, with this command: {looks[0]}" if looks[0] else "as Next says."
+    how = f"to find out whether it happened; its command is {looks[0]}" if looks[0] else "as Next says."
     return f"Begin with a tool call {how}"
 
 

