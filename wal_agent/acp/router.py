@@ -36,11 +36,13 @@ class ToAgent(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """Start a run in `folder`; `session`: the id of the session that it goes on with, "" for a new one."""
+    """Start a run in `folder`, and send it `first`; `session`: the id of the session that it goes on with, "" for a new
+    one."""
 
     agent: int
     folder: str
     session: str
+    first: Json
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -178,7 +180,7 @@ class Router(msgspec.Struct):
         first, *rest = [{**asked, "id": OURS} for asked in self._setup.values()]
         self._runs[agent] = _Run(message, rest)
         self._asked[message["id"]] = agent, message
-        return [Begin(agent, folder, session), ToAgent(agent, first)]
+        return [Begin(agent, folder, session, first)]
 
     def _live(self, session: object) -> int | None:
         return next((n for n, run in self._runs.items() if run.session and run.session == session), None)

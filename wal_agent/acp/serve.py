@@ -41,6 +41,7 @@ from wal_agent.agents.base import Agent, NewSession
 from wal_agent.concurrency import start_daemon
 from wal_agent.errors import WalAgentError
 from wal_agent.paths import PROGRAM
+from wal_agent.supervise.run import OURS
 from wal_agent.text import plural
 
 MAX_LINE = 64 << 20  # bytes of one message; a picture may be in it
@@ -105,7 +106,17 @@ class _Late(msgspec.Struct, frozen=True):
     message: Json
 
 
-_Event = _Asked | _Said | _ClientGone | _AgentGone | _Signal | _Late
+class _Found(msgspec.Struct, frozen=True):
+    """How the run of a session is started, or `why` not. `place`: variables that name its job."""
+
+    wanted: Begin
+    folder: Path = Path()
+    way: str = ""
+    place: Mapping[str, str] = {}
+    why: str = ""
+
+
+_Event = _Asked | _Said | _ClientGone | _AgentGone | _Signal | _Late | _Found
 
 
 class Server:
@@ -125,7 +136,8 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, lambda n, _: self._events.put(_Signal(n)))
         with tempfile.TemporaryDirectory(prefix="wal-agent-acp-") as empty:
-            self._start(RECEPTION, self._program, Path(empty), dict(os.environ))
+            env = {name: value for name, value in os.environ.items() if name not in OURS}
+            self._start(RECEPTION, self._program, Path(empty), env)
             self._read(sys.stdin.buffer, _Asked, _ClientGone())
             while self._agents:
                 self._take(self._events.get())
@@ -139,6 +151,8 @@ class Server:
                 self._do(self._router.from_client(message))
             case _Said(agent, message):
                 self._do(self._router.from_agent(agent, message))
+            case _Found():
+                self._begin(event)
             case _Late(message):
                 self._do([ToClient(message)])
             case _ClientGone():
@@ -164,9 +178,7 @@ class Server:
                 case ToAgent(agent, message):
                     self._send(agent, message)
                 case Begin():
-                    if (why := self._begin(action)) is not None:
-                        self._do(self._router.gone(action.agent, why))
-                        return
+                    start_daemon("jobs", lambda action=action: self._look_up(action))  # type: ignore[misc]
                 case Opened():
                     self._opened(action)
                 case AddSessions():
@@ -174,22 +186,30 @@ class Server:
                 case Finish(agent):
                     self._finish(agent)
 
-    def _begin(self, wanted: Begin) -> str | None:
-        """Start a run; return why there is none."""
+    def _look_up(self, wanted: Begin) -> None:
+        """Find the job for a run; beside the loop, since a bucket may take its time."""
+        self._events.put(self._found(wanted))
+
+    def _found(self, wanted: Begin) -> _Found:
         folder = Path(wanted.folder)
-        if not folder.is_absolute() or not folder.is_dir():
-            return f"{wanted.folder!a:.200} is no folder here."
-        folder = folder.resolve()
         try:
+            if not folder.is_absolute() or not folder.is_dir():
+                return _Found(wanted, why=f"{wanted.folder!a:.200} is no folder here.")
+            folder = folder.resolve()
             found = [k for k in self._jobs.find(folder) if k.session == wanted.session] if wanted.session else []
             job = found[0].job if found else self._jobs.name(folder)
-            place = self._jobs.place(job)
-        except WalAgentError as error:
-            return str(error)
-        way = "--continue" if found else "--fresh"
-        argv = [*PROGRAM, "run", self._agent.name, "--hosted", way, "--", *self._args]
-        self._start(wanted.agent, argv, folder, {**os.environ, **place})
-        return None
+            return _Found(wanted, folder, "--continue" if found else "--fresh", self._jobs.place(job))
+        except (WalAgentError, OSError, ValueError) as error:
+            return _Found(wanted, why=str(error))
+
+    def _begin(self, found: _Found) -> None:
+        agent = found.wanted.agent
+        if found.why or self._client_gone or self._ending:
+            self._do(self._router.gone(agent, found.why or "wal-agent is ending."))
+            return
+        argv = [*PROGRAM, "run", self._agent.name, "--hosted", found.way, "--", *self._args]
+        self._start(agent, argv, found.folder, {**os.environ, **found.place})
+        self._send(agent, found.wanted.first)
 
     def _opened(self, session: Opened) -> None:
         rows = [row for row in self._agents[session.agent].said if row.startswith("  ")]
