@@ -16,6 +16,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "wal-agent run generic -- ./train.sh --epochs 3",
     ),
     "resume": ("wal-agent resume", "wal-agent resume --job nightly --wait"),
+    "acp": ("wal-agent acp qwen", "wal-agent acp opencode --bucket gs://acme-agents"),
     "status": ("wal-agent status", "wal-agent status --job nightly --watch", "wal-agent status --json"),
     "list": ("wal-agent list", "wal-agent list --here", "wal-agent list --bucket gs://acme-agents --json"),
     "log": ("wal-agent log -n 20", "wal-agent log --crashes", "wal-agent log --follow --json"),
@@ -119,7 +120,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 FIRST: Final = ("run", "status", "recover", "ack", "list")  # the commands of a first hour, for `wal-agent --help`
-TAKE_ARGS: Final = ("run", "resume", "claim")  # whose words behind `--` are the agent's
+TAKE_ARGS: Final = ("run", "resume", "acp", "claim")  # whose words behind `--` are the agent's
 GROUPS: Final[Mapping[str, str]] = {  # of the options of `run`, by the name of the parameter; the others are "Options"
     **dict.fromkeys(("bucket", "job", "encryption_key_file", "encryption_key_command"), "Which job"),
     **dict.fromkeys(
@@ -196,7 +197,7 @@ def help_record(parameter: Any, context: Any) -> tuple[str, str] | None:
 
 def option_groups(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
     """Return name and help of a command's arguments and options by their heading, in the order of `--help`."""
-    grouped = command.name in ("run", "resume")
+    grouped = command.name in ("run", "resume", "acp")
     found: dict[str, list[tuple[str, str]]] = {"Arguments": [], **({name: [] for name in _ORDER} if grouped else {})}
     for parameter in command.get_params(context):
         record = help_record(parameter, context)
