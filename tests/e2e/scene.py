@@ -30,6 +30,7 @@ from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.cli.log import as_json, read_entries
+from wal_agent.errors import UsageError
 from wal_agent.rehearsal.demo import home_environment
 from wal_agent.rehearsal.dialects import Gemini, Responses
 from wal_agent.rehearsal.model import Call, Called, HistoryText, Json, Model, Part, Returned, Turn
@@ -317,11 +318,13 @@ class Scene:
             return replay(bucket, Keys("job"), upto)
 
     def conversation(self) -> bytes:
-        """The session's main file as the log has it."""
+        """The session's main file as the log has it; empty before it is saved."""
         with opened(self.url) as bucket:
             keys = Keys("job")
             blobs = Blobs(JobStore(bucket, keys, rng=random.Random(0)))
-            return read_main(replay(bucket, keys).state, blobs, AGENTS[self.agent], "")
+            with suppress(UsageError):
+                return read_main(replay(bucket, keys).state, blobs, AGENTS[self.agent], "")
+        return b""
 
     def lease(self) -> LeaseDoc:
         """The job's lease; there must be one."""

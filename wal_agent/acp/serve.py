@@ -212,10 +212,9 @@ class Server:
         self._send(agent, found.wanted.first)
 
     def _opened(self, session: Opened) -> None:
-        rows = [row for row in self._agents[session.agent].said if row.startswith("  ")]
-        if rows:  # of a recovery
-            said = "\n".join(self._agents[session.agent].said)
-            self._do([tell(session.session, f"```\n{said}\n```\n")])
+        said = list(self._agents[session.agent].said)
+        if any(row.startswith("  ") for row in said):  # rows of a recovery
+            self._do([tell(session.session, "\n".join(["```", *said, "```", ""]))])
         if session.new:
             start_daemon("unfinished", lambda: self._offer(session))
 
