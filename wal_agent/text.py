@@ -197,6 +197,13 @@ def say(text: str) -> None:
     _write([shorten(f"wal-agent: {redact(text[:MAX_REDACTED].removeprefix('wal-agent: '))}", MAX_MESSAGE)])
 
 
+def why_it_failed(said: str) -> list[str]:
+    """Return the lines of a child's stderr that say why it failed: wal-agent's own; where it has none, the agent's last
+    one. What an agent warns about is in its log. Pure."""
+    rows = [row for row in said.splitlines() if row.strip()]
+    return [row for row in rows if row.startswith("wal-agent: ")][-2:] or rows[-1:]
+
+
 def lines(rows: list[str]) -> None:
     """Write further lines of a message, redacted; the caller indents them."""
     if rows:

@@ -114,20 +114,22 @@ def test_a_session_that_was_cut_off_is_loaded_with_its_notice(scene: Scene) -> N
     session that it knows, and both the person and the model are told."""
     machine = scene.machine("a")
 
-    async def first() -> str:
+    async def first() -> tuple[str, str]:
         async with connected(machine, Editor()) as (agent, process):
             session, turn = await begin_long(scene, agent)
             (job,) = jobs(scene)
             assert [o.intent.input for o in state_of(scene, job).open], "I1"
             kill(process)
             turn.cancel()
-            return session
+            return session, job
 
     async def second(session: str) -> Editor:
         editor = Editor()
         async with connected(machine, editor) as (agent, _):
             listed = await agent.list_sessions(cwd=str(scene.workspace))
             assert session in [each.session_id for each in listed.sessions]
+            await agent.new_session(cwd=str(scene.workspace), mcp_servers=[])
+            await asyncio.to_thread(until, lambda: f"`{session}`" in editor.text(), "the one that was cut off is named")
             await agent.load_session(cwd=str(scene.workspace), session_id=session, mcp_servers=[])
             look = "tail -n 1 side"
             scene.script(
@@ -144,11 +146,10 @@ def test_a_session_that_was_cut_off_is_loaded_with_its_notice(scene: Scene) -> N
             return editor
 
     with suppress(asyncio.CancelledError, acp.RequestError, ConnectionError):
-        session = asyncio.run(first())
+        session, job = asyncio.run(first())
     editor = asyncio.run(second(session))
     assert scene.side() == ["begun"], "I8"
     assert "was cut off" in editor.text()
-    (job,) = jobs(scene)
     assert lease_of(scene, job) in ("closed", "released")
 
 

@@ -15,8 +15,9 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO
@@ -42,7 +43,7 @@ from wal_agent.concurrency import start_daemon
 from wal_agent.errors import WalAgentError
 from wal_agent.paths import PROGRAM
 from wal_agent.supervise.run import OURS
-from wal_agent.text import plural
+from wal_agent.text import plural, why_it_failed
 
 MAX_LINE = 64 << 20  # bytes of one message; a picture may be in it
 MAX_SAID = 200  # lines of a run's stderr that are kept, to say why it ended
@@ -51,20 +52,20 @@ MAX_SHOWN = 5  # unfinished sessions that are named
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A session that a job of a folder has. `unfinished`: it was cut off; `calls`: open ones."""
+    """A session that a job of a folder has. `calls`: open ones."""
 
     session: str
     job: str
     folder: str
-    unfinished: bool = False
     calls: int = 0
 
 
 class Jobs(msgspec.Struct, frozen=True):
-    """What is asked of the bucket. Each raises WalAgentError. `find`: (folder) -> the sessions of its jobs, newest
-    first; `name`: (folder) -> the name of the job for a new session there; `place`: (job) -> variables for its run."""
+    """What is asked of the bucket. Each raises WalAgentError. `find`: (folder, only those that were cut off) -> the
+    sessions of its jobs, newest first, each read when it is asked for; `name`: (folder) -> the name of the job for a
+    new session there; `place`: (job) -> variables for its run."""
 
-    find: Callable[[Path], Sequence[Known]]
+    find: Callable[[Path, bool], Iterable[Known]]
     name: Callable[[Path], str]
     place: Callable[[str], Mapping[str, str]]
 
@@ -178,11 +179,11 @@ class Server:
                 case ToAgent(agent, message):
                     self._send(agent, message)
                 case Begin():
-                    start_daemon("jobs", lambda action=action: self._look_up(action))  # type: ignore[misc]
+                    start_daemon("jobs", partial(self._look_up, action))
                 case Opened():
                     self._opened(action)
                 case AddSessions():
-                    start_daemon("sessions", lambda action=action: self._list(action))  # type: ignore[misc]
+                    start_daemon("sessions", partial(self._list, action))
                 case Finish(agent):
                     self._finish(agent)
 
@@ -196,9 +197,10 @@ class Server:
             if not folder.is_absolute() or not folder.is_dir():
                 return _Found(wanted, why=f"{wanted.folder!a:.200} is no folder here.")
             folder = folder.resolve()
-            found = [k for k in self._jobs.find(folder) if k.session == wanted.session] if wanted.session else []
-            job = found[0].job if found else self._jobs.name(folder)
-            return _Found(wanted, folder, "--continue" if found else "--fresh", self._jobs.place(job))
+            known = self._jobs.find(folder, False) if wanted.session else ()
+            found = next((each.job for each in known if each.session == wanted.session), "")
+            place = self._jobs.place(found or self._jobs.name(folder))
+            return _Found(wanted, folder, "--continue" if found else "--fresh", place)
         except (WalAgentError, OSError, ValueError) as error:
             return _Found(wanted, why=str(error))
 
@@ -216,19 +218,18 @@ class Server:
         if any(row.startswith("  ") for row in said):  # rows of a recovery
             self._do([tell(session.session, "\n".join(["```", *said, "```", ""]))])
         if session.new:
-            start_daemon("unfinished", lambda: self._offer(session))
+            start_daemon("unfinished", partial(self._offer, session))
 
     def _offer(self, session: Opened) -> None:
         with suppress(WalAgentError, OSError):
-            left = [k for k in self._jobs.find(Path(session.folder).resolve()) if k.unfinished]
-            if left:
+            if left := [*self._jobs.find(Path(session.folder).resolve(), True)]:
                 self._events.put(_Late(tell(session.session, offer_text(left)).message))
 
     def _list(self, answer: AddSessions) -> None:
         more: list[Json] = []
         if answer.folder:
             with suppress(WalAgentError, OSError):
-                known = self._jobs.find(Path(answer.folder).resolve())
+                known = self._jobs.find(Path(answer.folder).resolve(), False)
                 more = [{"sessionId": k.session, "cwd": k.folder} for k in known]
         self._events.put(_Late(with_sessions(answer.message, more)))
 
@@ -281,7 +282,8 @@ class Server:
     def _ended(self, number: int) -> None:
         agent = self._agents.pop(number)
         code = agent.process.wait()
-        why = "" if agent.asked_to_end and not code else why_it_ended(list(agent.said), code)
+        said = "\n".join(why_it_failed("\n".join(agent.said.copy())))
+        why = "" if agent.asked_to_end and not code else said or f"The agent ended with {code}."
         self._do(self._router.gone(number, why))
         if number == RECEPTION:  # nothing can be begun any more
             for each in list(self._agents):
@@ -317,12 +319,6 @@ def offer_text(left: Sequence[Known]) -> str:
     more = [f"- and {len(left) - MAX_SHOWN} more"] if len(left) > MAX_SHOWN else []
     head = "wal-agent: this folder has sessions that were cut off. Load one to go on with it:"
     return "\n".join([head, *rows, *more, ""])
-
-
-def why_it_ended(said: Sequence[str], code: int) -> str:
-    """Return the lines of a run's stderr that say why it ended. Pure."""
-    ours = [row for row in said if row.startswith("wal-agent: ")][-2:] or list(said)[-1:]
-    return "\n".join(ours) or f"The agent ended with {code}."
 
 
 def _pass_on(stream: IO[bytes], said: deque[str]) -> None:

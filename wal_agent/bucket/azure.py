@@ -88,11 +88,12 @@ _UNKNOWN: Final = {"FeatureVersionMismatch", "InvalidHeaderValue", "UnsupportedH
 _NEVER: Final = {"BlobImmutableDueToPolicy", "LeaseIdMissing", "PublicAccessNotPermitted"}
 _UNKNOWN_CALLER: Final = {"AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation"}
 
-logging.getLogger("azure").addHandler(logging.NullHandler())  # else warnings go to the agent's terminal (I6)
 PAGE_SIZE = 5000  # the most that Azure puts into one page: a listing cannot begin behind a name
 MAX_NAME = 1024
 _VERSION = "2021-12-02"  # of the service's interface
 _PARSE_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
+
+logging.getLogger("azure").addHandler(logging.NullHandler())  # else warnings go to the agent's terminal (I6)
 logging.getLogger("msal").addHandler(logging.NullHandler())
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +19,6 @@ from wal_agent.errors import Damaged, UsageError
 if TYPE_CHECKING:
     from wal_agent.acp.serve import Known
     from wal_agent.bucket.base import Bucket
-    from wal_agent.config import Settings
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
 MAX_READ = 50  # jobs of a folder whose sessions are looked up, newest first
@@ -42,6 +42,9 @@ def acp(
     """
     from wal_agent.acp.serve import Jobs, Server, new_job, reception_program
     from wal_agent.agents import AGENTS, unknown_agent_error
+    from wal_agent.bucket import open_bucket
+    from wal_agent.bucket.decorators import RetryBucket
+    from wal_agent.bucket.encryption import EncryptedBucket, load_key
     from wal_agent.cli.job import settings_for
     from wal_agent.config import variable_of
 
@@ -57,8 +60,13 @@ def acp(
     args = tuple(context.args)
     given = {variable_of(key): str(value) for key, value in flags.items() if value is not None and key != "job"}
 
-    def find(folder: Path) -> Sequence[Known]:
-        return find_sessions(agent, folder, settings_for(agent, folder, flags))
+    key_of = cache(lambda file, command: load_key(file, command, os.environ))  # a key's command may ask a person
+
+    def find(folder: Path, cut_off: bool) -> Iterator[Known]:
+        settings = settings_for(agent, folder, flags)
+        key = key_of(settings.encryption_key_file, settings.encryption_key_command)
+        with closing(EncryptedBucket(open_bucket(settings.bucket), key)) as opened:
+            yield from find_sessions(RetryBucket(opened, SystemClock(), random.Random()), agent, folder, cut_off)
 
     def name(folder: Path) -> str:
         return new_job(settings_for(agent, folder, flags).job)
@@ -67,33 +75,19 @@ def acp(
     raise typer.Exit(Server(own, reception_program(own, args, os.environ), args, jobs).serve())
 
 
-def find_sessions(agent: str, folder: Path, settings: Settings) -> list[Known]:
-    """Return the sessions that the agent's jobs of `folder` have, newest first. Unavailable, Denied, ConfigError."""
+def find_sessions(bucket: Bucket, agent: str, folder: Path, cut_off: bool) -> Iterator[Known]:
+    """Yield the sessions of the agent's jobs of `folder`, newest first; with `cut_off` those that were. `bucket`
+    decrypts. Unavailable, Denied."""
     from wal_agent.acp.serve import Known
     from wal_agent.fleet.jobs import UNFINISHED, find_jobs_here
     from wal_agent.wal.keys import Keys
     from wal_agent.wal.reader import replay
 
-    found: list[Known] = []
-    with _opened(settings) as bucket:
-        jobs = [job for job in find_jobs_here(bucket, folder, os.environ) if job.agent == agent]
-        for job in sorted(jobs, key=lambda job: job.started, reverse=True)[:MAX_READ]:
-            try:
-                state = replay(bucket, Keys(job.job)).state
-            except Damaged:
-                continue
+    states = UNFINISHED - {"running"}
+    jobs = [job for job in find_jobs_here(bucket, folder, os.environ) if job.agent == agent]
+    wanted = [job for job in jobs if not cut_off or job.state in states]
+    for job in sorted(wanted, key=lambda job: job.started, reverse=True)[:MAX_READ]:
+        with suppress(Damaged):
+            state = replay(bucket, Keys(job.job)).state
             if state.session:
-                unfinished = job.state in UNFINISHED and job.state != "running"
-                found.append(Known(state.session, job.job, str(folder), unfinished, len(state.open)))
-    return found
-
-
-@contextmanager
-def _opened(settings: Settings) -> Iterator[Bucket]:
-    from wal_agent.bucket import open_bucket
-    from wal_agent.bucket.decorators import RetryBucket
-    from wal_agent.bucket.encryption import EncryptedBucket, load_key
-
-    key = load_key(settings.encryption_key_file, settings.encryption_key_command, os.environ)
-    with closing(EncryptedBucket(open_bucket(settings.bucket), key)) as opened:
-        yield RetryBucket(opened, SystemClock(), random.Random())
+                yield Known(state.session, job.job, str(folder), len(state.open))

@@ -23,7 +23,7 @@ from wal_agent.cli.options import (
 )
 from wal_agent.config import variable_of
 from wal_agent.errors import PersonNeeded, UsageError
-from wal_agent.text import answer, job_command, printable, say
+from wal_agent.text import answer, job_command, printable, say, why_it_failed
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
@@ -119,13 +119,6 @@ def task(
         answer_json(found)
     else:
         answer([printable(line) for line in found.render().splitlines()])
-
-
-def why_it_failed(said: str) -> list[str]:
-    """Return the lines of a child's stderr that say why it failed: wal-agent's own; where it has none, the agent's last
-    one. What an agent warns about is in its log. Pure."""
-    rows = [row for row in said.splitlines() if row.strip()]
-    return [row for row in rows if row.startswith("wal-agent: ")][-2:] or rows[-1:]
 
 
 def _read_schema(path: Path | None) -> tuple[Any, str]:

@@ -21,9 +21,8 @@ from wal_agent.cli import checkpoint, commands, fleet, rewrite, rules, steps
 from wal_agent.cli.commands import COMMANDS as TABLE
 from wal_agent.cli.commands import EVERYDAY, GROUPS, app
 from wal_agent.cli.help import EXAMPLES
-from wal_agent.cli.task import why_it_failed
 from wal_agent.operate import dry_run
-from wal_agent.text import say
+from wal_agent.text import say, why_it_failed
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = list(TABLE)
