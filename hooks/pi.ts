@@ -102,10 +102,11 @@ export default function (pi) {
     if (Object.keys(change).length) return change
   })
 
-  // Comes through the queue that writes the session file, behind the results of the batch; `context` does not.
+  // Comes through the queue that writes the session file, behind the results of the batch; `context` does not. An answer
+  // that a person stopped is a turn of its own to pi, the last one.
   pi.on("turn_end", (event, ctx) => {
     names.clear()
-    return tell("turn_end", ctx)
+    return tell("turn_end", ctx, { stop: event.message?.stopReason ?? "" })
   })
 
   pi.on("agent_end", (event) => {

@@ -20,7 +20,9 @@ from wal_agent.agents.base import (
     ToolEnded,
     ToolStarting,
     TurnCompleted,
+    TurnFailed,
     TurnStarted,
+    TurnStopped,
 )
 from wal_agent.agents.pi import hooks
 from wal_agent.agents.pi.hooks import MARKER, inject
@@ -39,13 +41,15 @@ def test_each_event() -> None:
     assert parse("tool_call", **CALL) == ToolStarting("s", "bash", b'{"command": "x"}', "c1")
     assert parse("session_before_compact") == Compacting("s", done=False)
     assert parse("session_compact") == Compacting("s", done=True)
-    assert parse("turn_end") == ModelRequest("s")
+    assert parse("turn_end", stop="toolUse") == ModelRequest("s")
+    assert parse("turn_end", stop="aborted") == TurnStopped("s"), "a person's Esc: pi asks the model nothing more"
+    assert parse("agent_before_settle", stop="error") == TurnFailed("s", "other", "pi's model gave no answer")
     assert parse("agent_before_settle", stop="stop") == TurnCompleted("s")
     assert parse("agent_before_settle", stop="length") == TurnCompleted("s")
     assert parse("later_pi_has_more") == OtherEvent("later_pi_has_more")
 
 
-@pytest.mark.parametrize("stop", ["error", "aborted", ""])
+@pytest.mark.parametrize("stop", ["aborted", ""])
 def test_an_answer_that_broke_off_completes_nothing(stop: str) -> None:
     assert parse("agent_before_settle", stop=stop) == OtherEvent("agent_before_settle")
 

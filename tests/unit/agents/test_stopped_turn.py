@@ -20,7 +20,6 @@ STOPS: dict[str, list[dict[str, object]]] = {
     "codex": [{"type": "event_msg", "payload": {"type": "turn_aborted", "reason": "interrupted"}}],
     "copilot": [{"type": "abort", "data": {"reason": "user initiated"}, "id": "a", "parentId": "b"}],
     "gemini": [{"id": "1d19", "type": "info", "content": "Request cancelled."}, {"$set": {"lastUpdated": "x"}}],
-    "pi": [{"type": "message", "message": {"role": "assistant", "content": [], "stopReason": "aborted"}}],
     "qwen": [
         {
             "type": "system",
@@ -35,7 +34,6 @@ NEXT: dict[str, dict[str, object]] = {
     "codex": {"type": "event_msg", "payload": {"type": "task_started"}},
     "copilot": {"type": "user.message", "data": {"content": "go on"}, "id": "c", "parentId": "a"},
     "gemini": {"id": "1d20", "type": "user", "content": [{"text": "go on"}]},
-    "pi": {"type": "message", "message": {"role": "user", "content": [{"type": "text", "text": "go on"}]}},
     "qwen": {"type": "user", "message": {"role": "user", "parts": [{"text": "go on"}]}},
 }
 

@@ -24,7 +24,6 @@ travels = conversation.travels
 capabilities = Capabilities(
     forms=SessionForms(("--session", "{session}"), ("--fork", "{file}")),
     compactions=session.compactions,
-    stopped_turn=session.stopped_turn,
     inject_prompt=resume.inject_prompt,
     speaks=frozenset(("tool_ended", "turn_completed")),
     exit_cause=cli.exit_cause,

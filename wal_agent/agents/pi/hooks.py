@@ -24,6 +24,7 @@ from wal_agent.paths import shipped
 
 _EXTENSIONS = " (extension)"  # hooks/pi.ts: suffix of a tool that replaces one of pi's own
 CUT_SHORT = ("", "error", "aborted")  # stop reasons of an answer that ends no turn
+_UNANSWERED = "pi's model gave no answer"
 # What pi's shell tool writes last where a command went wrong; one that an extension put in its place may not call it an
 # error. In JSON, so between its escapes.
 _WRONG = re.compile(rb'(?:"|\\n)Command (?:exited with code -?\d+|timed out after [\d.]+ seconds|aborted)"')
@@ -87,7 +88,13 @@ def compacted(key: str, text: str, tokens: int = 0) -> base.Compacted:
     return base.Compacted(key, _FRAME.sub("", text).strip(), text, tokens)
 
 
+def _request_over(p: _End) -> HookEvent:
+    return base.TurnStopped(p.session) if p.stop == "aborted" else base.ModelRequest(p.session)
+
+
 def _settled(p: _End) -> HookEvent:
+    if p.stop == "error":  # and pi has tried again as often as it does
+        return base.TurnFailed(p.session, "other", _UNANSWERED)
     return base.OtherEvent("agent_before_settle") if p.stop in CUT_SHORT else base.TurnCompleted(p.session)
 
 
@@ -96,7 +103,7 @@ EVENTS = {
     "before_agent_start": on(_Prompt, lambda p: base.TurnStarted(p.session, p.prompt)),
     "tool_call": on(_Tool, lambda p: base.ToolStarting(p.session, p.tool, require_object(p.input), p.call_id)),
     "tool_result": on(_Ended, _ended),
-    "turn_end": on(_Hook, lambda p: base.ModelRequest(p.session)),
+    "turn_end": on(_End, _request_over),
     "agent_before_settle": on(_End, _settled),
     "session_before_compact": on(_Compact, lambda p: base.Compacting(p.session, done=False, tokens=p.tokens)),
     "summary": on(_Summary, lambda p: base.ContextRequested(p.session, compacted(p.id, p.text))),

@@ -253,14 +253,6 @@ def compactions(appended: bytes) -> list[Compacted]:
     return found
 
 
-def stopped_turn(appended: bytes) -> bool:
-    """An answer that was cut off by the user, and is the newest message."""
-    if b'"aborted"' not in appended:
-        return False
-    found = [as_object(r.get("message")) for r, _ in records(appended) if r is not None and r.get("type") == "message"]
-    return bool(found) and found[-1].get("stopReason") == "aborted"
-
-
 def proves_turn(appended: bytes) -> bool:
     """The extension gets the session's start before its first turn, and each turn before anything of it is written."""
     return any(Entry(record or {}).role in ("user", "assistant") for record, _ in records(appended))
