@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.unit.recovery.lab import Lab, Machine, git, repository, write
+from tests.unit.recovery.lab import Lab, Machine, files, git, repository, write
+from tests.unit.supervise.test_rewind_files import Rewinder
 from wal_agent.capture.shadow import Contents
 from wal_agent.recovery.report import describe_tree, tree_lines
 
@@ -104,6 +106,34 @@ def test_nothing_is_put_into_another_repository(lab: Lab, tmp_path: Path, way: C
     before = [(git(each, "for-each-ref"), (each / "index").read_bytes()) for each in both]
     b.restore()
     assert [(git(each, "for-each-ref"), (each / "index").read_bytes()) for each in both] == before
+
+
+@pytest.mark.parametrize("way", [a_file, a_link, a_worktree, to_the_workspaces])
+def test_a_rewind_puts_nothing_into_another_repository(
+    lab: Lab, tmp_path: Path, way: Callable[[Path, Path], None]
+) -> None:
+    """Neither it nor its undo, where a tool of the run has replaced the `.git` meanwhile; both say so."""
+    a, theirs = Machine(lab, tmp_path / "a/wal-agent", tmp_path / "a/work"), private(tmp_path)
+    repository(a.work)
+    vendor = repository(a.work / "vendor")
+    write(vendor, a="stashed\n")
+    git(vendor, "stash", "-q")
+    write(vendor, a="staged\n")
+    git(vendor, "add", "a")
+    a.capture()
+    then = lab.state
+    write(vendor, mine="mine\n")
+    rewind = Rewinder(a)
+    rewind.back(then)
+    shutil.rmtree(vendor / ".git")
+    write(vendor, ours="ours\n")
+    way(vendor, theirs)
+    both, were = (theirs, a.work / ".git"), files(vendor)
+    before = [(git(each, "for-each-ref"), (each / "index").read_bytes()) for each in both]
+    assert "vendor was not put back" in rewind.back(then)
+    assert "vendor stays kept" in rewind.back(then, undoes=1)
+    assert [(git(each, "for-each-ref"), (each / "index").read_bytes()) for each in both] == before
+    assert files(vendor) == were
 
 
 def elsewhere(lab: Lab, tmp_path: Path) -> tuple[Machine, str]:

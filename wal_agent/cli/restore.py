@@ -4,7 +4,7 @@ the job changed in them."""
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -163,8 +163,8 @@ def diff(
 
     from wal_agent.agents import AGENTS
     from wal_agent.paths import state_dir
-    from wal_agent.recovery.compare_trees import Diff, first_capture, scratch_trees
-    from wal_agent.recovery.report import describe_folders
+    from wal_agent.recovery.compare_trees import Comparison, Diff, first_capture
+    from wal_agent.recovery.report import one_line
     from wal_agent.recovery.restore_target import RestoreTarget
     from wal_agent.supervise.worktree import never_captured, too_wide
     from wal_agent.wal.damage import sound_state
@@ -184,19 +184,15 @@ def diff(
         raise UsageError(f"No working tree of job {at.keys.job} was saved up to record {first.seq}.")
     if here and (why := too_wide(at.workspace, env)):
         raise UsageError(f"The files of {at.workspace} are not compared: {why}.")
-    if len(old.commit) != len(new.commit):
-        raise Damaged("The two working trees are of different object formats.")
     private = tuple(never_captured(at.settings, AGENTS.get(at.name) or AGENTS[ANY_AGENT], env, at.workspace))
     target = RestoreTarget(at.workspace, state_dir(env), env, private, at.keys.job)
-    with ExitStack() as stack:
-        trees = stack.enter_context(scratch_trees(target, new, at.blobs))
-        before, alternates = trees.fetch(old).work, tuple[Path, ...]()
-        if here:
-            after, alternates = trees.folder(new, clock.now())
-        else:
-            after = trees.fetch(new).work
-        changes = trees.changes(before, after, *alternates)
-        patch = "" if names or as_json else trees.patch(before, after, *alternates)
+    shows = not names and not as_json
+    asked = Comparison(target, at.blobs, first.state, newest.state, clock.now() if here else None, shows)
+    top, inside = asked.workspace(), dict(asked.inside())
+    for name, each in inside.items():
+        if each.why:
+            say(f"the repository in {one_line(name, 80)} is not compared: {one_line(each.why, 200)}")
+    changes = [change for each in (top, *inside.values()) for change in each.files]
     end = None if here else newest.seq
     if as_json:
         answer_json(Diff(at.keys.job, first.seq, end, tuple(replace(each, path=redact(each.path)) for each in changes)))
@@ -205,8 +201,7 @@ def diff(
     what = plural(len(changes), "file") if changes else "no file"
     differ = "differ" if len(changes) > 1 else "differs"
     say(f"job {at.keys.job}: {what} {differ} from record {first.seq} ({timestamp(old.time)}) to {last}")
-    if inside := sorted({*old.inside, *new.inside}):
-        say(f"the repositories inside are not compared: {describe_folders(inside)}")
+    patch = "".join(each.patch for each in (top, *inside.values()))
     answer_lines([f"{each.change:<8} {each.path}" for each in changes] if names else patch.splitlines(), DIFF)
 
 

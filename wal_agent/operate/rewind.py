@@ -4,9 +4,9 @@ one; the command waits for that over the run's socket."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
@@ -14,6 +14,7 @@ from wal_agent.errors import Unavailable, UsageError
 from wal_agent.operate.at_rest import require_lease
 from wal_agent.operate.export import replay_at
 from wal_agent.operate.rewrite import end_of
+from wal_agent.records import Rewrite
 from wal_agent.supervise import control
 from wal_agent.supervise.live_rewind import DOING, FoundRewind
 from wal_agent.supervise.pausing import PAUSE_BUDGET
@@ -57,9 +58,7 @@ class JobLog(msgspec.Struct, frozen=True):
 def find_place(log: JobLog, home: Home, asked: RewindRequest) -> RewindPlace:
     """Where the request leads; of an undo, only the working tree. UsageError: nowhere."""
     if asked.undo:
-        return RewindPlace(
-            tree=_tree_before(log, newest_rewrite(log.state(), home.options).record) if asked.files else None
-        )
+        return _files_before(log, newest_rewrite(log.state(), home.options).record) if asked.files else RewindPlace()
     if asked.to is None:
         return RewindPlace(last=asked.last)
     number = asked.to.isascii() and asked.to.isdigit()
@@ -72,16 +71,21 @@ def find_place(log: JobLog, home: Home, asked: RewindRequest) -> RewindPlace:
     state = log.state(record)
     if asked.files and state.workspace is None:
         raise UsageError(f"No working tree was saved up to record {record}.", f"See: {command('log', home.options)}")
-    tree = state.workspace if asked.files else None
     if marked is not None:
-        return RewindPlace(marked.record.session, marked.record.key, tree=tree)
-    return RewindPlace(state.session, end_of(state, log.blobs, home), tree=tree)
+        place = RewindPlace(marked.record.session, marked.record.key)
+    else:
+        place = RewindPlace(state.session, end_of(state, log.blobs, home))
+    return _with_files(place, state) if asked.files else place
 
 
-def _tree_before(log: JobLog, record: Any) -> Any:
-    if not record.tree:
-        raise UsageError(f"Rewrite {record.n} put no files back.", "Leave --files out.")
-    return log.state(str(record.tree)).workspace
+def _with_files(place: RewindPlace, state: State) -> RewindPlace:
+    return replace(place, tree=state.workspace, inside=state.inside)
+
+
+def _files_before(log: JobLog, rewrite: Rewrite) -> RewindPlace:
+    if not rewrite.tree:
+        raise UsageError(f"Rewrite {rewrite.n} put no files back.", "Leave --files out.")
+    return _with_files(RewindPlace(), log.state(str(rewrite.tree)))
 
 
 def rewind_live(bucket: Bucket, keys: Keys, asked: FoundRewind) -> Rewritten | None:

@@ -18,13 +18,14 @@ from wal_agent.capture.repository import find_location
 from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.errors import ConfigError, Damaged, Exhausted
 from wal_agent.records import AnyRecord, Workspace
-from wal_agent.recovery.restore_target import RestoreTarget
+from wal_agent.recovery.restore_target import RestoreTarget, check_inside_name
 from wal_agent.recovery.restore_tree import fetch_packs, list_tree
 from wal_agent.recovery.restore_workspace import (
     left_out_here,
     object_format,
     require_format,
     save_folder,
+    target_inside,
     uncommitted_files,
 )
 from wal_agent.redact import redact, redact_head
@@ -32,6 +33,7 @@ from wal_agent.text import shorten
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Replay, iter_readable, list_snapshots, replay
+from wal_agent.wal.state import State
 
 MAX_PATCH = 16 << 20  # bytes
 MAX_STEP_PATCH = 20_000  # characters of the differences between two captures in a row
@@ -130,9 +132,12 @@ class ScratchTrees(msgspec.Struct, frozen=True):
         `captured`: what it is to be compared with. ConfigError: the repository here is of another object format."""
         place = find_location(self.shadow.git, self.target.folder)
         require_format(place, object_format(captured))
-        here = save_folder(self.target, self.shadow, place, now)
-        work = here.contents.work if here else self.shadow.git.text("mktree", at=self.shadow.at(), ok=(0,))
-        return work, place.alternates
+        here = save_folder(self.target, self.shadow, place, now) if self.target.folder.is_dir() else None
+        return here.contents.work if here else self.nothing(), place.alternates
+
+    def nothing(self) -> str:
+        """Return the tree without files."""
+        return self.shadow.git.text("mktree", at=self.shadow.at())
 
     def changes(self, old: str, new: str, *alternates: Path) -> list[TreeChange]:
         """Return the files that differ between two trees, by name. Damaged."""
@@ -146,12 +151,13 @@ class ScratchTrees(msgspec.Struct, frozen=True):
                 found.append(TreeChange(path, "changed"))
         return sorted(found, key=lambda change: change.path)
 
-    def patch(self, old: str, new: str, *alternates: Path) -> str:
-        """Return the differences of two trees as git writes them. GitFailed: they are longer than MAX_PATCH."""
-        words = ("diff-tree", "-r", "-p", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", old, new)
-        return self.shadow.git.run(*words, at=self.shadow.at(*alternates), within=GitBounds(MAX_PATCH)).decode(
-            "utf-8", "replace"
-        )
+    def patch(self, old: str, new: str, *alternates: Path, below: str = "") -> str:
+        """Return the differences of two trees as git writes them, of files in the folder `below`. GitFailed: they are
+        longer than MAX_PATCH."""
+        words = ("diff-tree", "-r", "-p", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
+        names = (f"--src-prefix=a/{below}", f"--dst-prefix=b/{below}")
+        at, within = self.shadow.at(*alternates), GitBounds(MAX_PATCH)
+        return self.shadow.git.run(*words, *names, old, new, at=at, within=within).decode("utf-8", "replace")
 
     def uncommitted(self, captured: Workspace, now: float) -> list[str]:
         """Return the files of the folder that no commit at HEAD has, and that a restore of `captured` would replace.
@@ -169,6 +175,61 @@ class ScratchTrees(msgspec.Struct, frozen=True):
         leave = left_out_here(old, tree, contents.state.left_out)
         old = {path: entry for path, entry in old.items() if path not in leave}
         return uncommitted_files(self.shadow, place, here, old, tree)
+
+
+class TreeDiff(msgspec.Struct, frozen=True):
+    """How two trees differ. `patch`: as git writes it. `why`: the reason for which it is not known."""
+
+    files: tuple[TreeChange, ...] = ()
+    patch: str = ""
+    why: str = ""
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Of the working trees of two states; `now` (seconds since 1970): of the first with the files of the folder
+    instead. `patch`: with the differences."""
+
+    target: RestoreTarget
+    blobs: Blobs
+    old: State
+    new: State
+    now: float | None = None
+    patch: bool = False
+
+    def workspace(self) -> TreeDiff:
+        """Damaged, ConfigError, BucketError."""
+        return self._compare(self.target, self.old.workspace, self.new.workspace)
+
+    def inside(self) -> Iterator[tuple[str, TreeDiff]]:
+        """The repositories in the workspace that differ, by their folders. BucketError."""
+        for name in sorted({*self.old.inside, *self.new.inside}):
+            old, new = self.old.inside.get(name), self.new.inside.get(name)
+            if self.now is None and old and new and old.commit == new.commit:
+                continue
+            try:
+                target = self.target if self.now is None else target_inside(self.target, name)
+                check_inside_name(name)
+                yield name, self._compare(target, old, new, f"{name}/")
+            except (Damaged, ConfigError, Exhausted, OSError) as error:
+                yield name, TreeDiff(why=shorten(str(error), 400))
+
+    def _compare(
+        self, target: RestoreTarget, old: Workspace | None, new: Workspace | None, below: str = ""
+    ) -> TreeDiff:
+        some = old or new
+        if some is None:
+            return TreeDiff()
+        if old and new and len(old.commit) != len(new.commit):
+            raise Damaged("The two working trees are of different object formats.")
+        with scratch_trees(target, some, self.blobs) as trees:
+            before = trees.fetch(old).work if old else trees.nothing()
+            if self.now is not None:
+                after, alternates = trees.folder(some, self.now)
+            else:
+                after, alternates = trees.fetch(new).work if new else trees.nothing(), ()
+            found = trees.changes(before, after, *alternates)
+            patch = trees.patch(before, after, *alternates, below=below) if self.patch else ""
+            return TreeDiff(tuple(TreeChange(f"{below}{each.path}", each.change) for each in found), patch)
 
 
 @contextmanager

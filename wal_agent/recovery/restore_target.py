@@ -299,9 +299,11 @@ class Keep(msgspec.Struct, frozen=True):
 
 
 class PutBack(msgspec.Struct, frozen=True):
-    """Make the folder's files those of the capture. `make_repository`: and the lost repository, as there is none."""
+    """Make the folder's files those of the capture. `make_repository`: and the lost repository, as there is none.
+    `asked`: by a person, so those of the repositories inside too where they are newer."""
 
     make_repository: bool
+    asked: bool = False
 
 
 def decide_restore(captured: Workspace | None, here: LocalTree) -> Keep | PutBack:
@@ -330,8 +332,7 @@ class RestoreTarget(msgspec.Struct, frozen=True):
 
     def inside(self, name: str, most: int = FOREIGN.files) -> RestoreTarget:
         """Of a repository inside. ConfigError: a folder of this name is not put back."""
-        if not name.isprintable() or not all(map(is_folder_name, name.split("/"))):
-            raise ConfigError(f"{printable(name)} is no name of a folder inside.")
+        check_inside_name(name)
         place = self.folder
         for part in name.split("/"):
             place = place / part
@@ -391,6 +392,12 @@ def _can_be_marked(folder: Path) -> bool:
     info = folder.stat()
     ours = not info.st_mode & stat.S_ISVTX or os.geteuid() in (0, info.st_uid)
     return ours and os.access(folder, os.W_OK)
+
+
+def check_inside_name(name: str) -> None:
+    """ConfigError: no repository inside lies in a folder of this name."""
+    if not name.isprintable() or not all(map(is_folder_name, name.split("/"))):
+        raise ConfigError(f"{printable(name)} is no name of a folder inside.")
 
 
 def is_folder_name(part: str) -> bool:

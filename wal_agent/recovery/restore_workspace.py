@@ -157,6 +157,16 @@ def restore_files(
             raise ConfigError("There is no git here to put the working tree back with.", "Install git.") from None
 
 
+def target_inside(target: RestoreTarget, name: str, most: int = FOREIGN.files) -> RestoreTarget:
+    """Of the repository inside at `name`. ConfigError: no such folder is read or put back, or its `.git` leads to
+    another repository."""
+    found, git = target.inside(name, most), target.shadow().git
+    around = find_location(git, target.folder)
+    if not is_own(find_location(git, found.folder), target.folder, around):
+        raise ConfigError(f"The .git there leads to another repository: {found.folder}.")
+    return found
+
+
 def _failed(what: str, error: GitFailed | Damaged | OSError) -> WalAgentError:
     if isinstance(error, OSError):
         return failed(what, error)
@@ -233,13 +243,11 @@ class _Restore:
         """The repositories inside, each as a workspace of its own. One that cannot be put back stops no other. All of
         them together have what files their packs can hold: a hundred of small ones would name a million."""
         room = FOREIGN.of_tree(pack.size for each in inside.values() for pack in each.packs)
-        git, around = self.shadow.git, find_location(self.shadow.git, self.folder) if inside else None
         for folder, captured in sorted(inside.items()):
             try:
-                target = self.target.inside(folder, room)
-                if around is not None and not is_own(find_location(git, target.folder), self.folder, around):
-                    raise ConfigError(f"The .git there leads to another repository: {target.folder}.")
-                decided = decide_restore(captured, inspect_target(target, captured))
+                target = target_inside(self.target, folder, room)
+                here = inspect_target(target, captured)
+                decided = decide_restore(captured, replace(here, known=here.known and not self.decided.asked))
                 if isinstance(decided, PutBack):
                     done = restore_files(target, captured, blobs, decided, self.now, announce=self.announce)
                     room -= len(done.tree or ())

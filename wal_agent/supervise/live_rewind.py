@@ -52,7 +52,7 @@ class FoundRewind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def carry_out(job: OpenedJob, home: Home, asked: FoundRewind) -> Rewritten:
     """Do it with an opened job whose agent does not run. UsageError: there is no such place."""
     if asked.undo:
-        return undo(job, home, asked.place.tree)
+        return undo(job, home, asked.place)
     return rewind(job, home, asked.place, asked.compact)
 
 

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from wal_agent.agents.base import Agent, Rewriting, Unit
 from wal_agent.agents.conversation import LeftOut, carry
 from wal_agent.agents.session_files import find_main
+from wal_agent.capture.inside import MAX_INSIDE
 from wal_agent.clock import SystemClock
 from wal_agent.conversation.rewrite import (
     CompactionPolicy,
@@ -38,10 +39,10 @@ from wal_agent.errors import ConfigError, Damaged, PersonNeeded, Unavailable, Us
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
 from wal_agent.records import Edit, FileDelta, Intent, Mark, Rewrite, RewriteKind, Workspace
-from wal_agent.recovery.report import MissingEffects, describe_folders, row, tree_lines, tree_summary
+from wal_agent.recovery.report import MissingEffects, describe_folders, one_line, row, tree_lines, tree_summary
 from wal_agent.recovery.restore_session import MAX_MAIN, SessionTarget, find_longer, stage_file
 from wal_agent.recovery.restore_target import KeptFiles, PutBack, RestoreTarget, list_kept
-from wal_agent.recovery.restore_workspace import restore_files, restore_kept
+from wal_agent.recovery.restore_workspace import TreeResult, restore_files, restore_kept, target_inside
 from wal_agent.safefs import Pieces, read_plain, sync_folder
 from wal_agent.supervise.provenance import SessionOwner
 from wal_agent.supervise.recovery_input import logged_calls, read_situation
@@ -68,12 +69,13 @@ class Home(msgspec.Struct, frozen=True):
 
 class RewindPlace(msgspec.Struct, frozen=True):
     """Where a conversation goes back to. `key`: its newest message there, None to count from the end; `last`: so many
-    turns are left out; `tree`: the working tree that goes back too."""
+    turns are left out; `tree`: the working tree that goes back too; `inside`: the repositories in it, by folder."""
 
     session: str = ""
     key: str | None = None
     last: int = 0
     tree: Workspace | None = None
+    inside: dict[str, Workspace] = {}
 
 
 class Rewritten(msgspec.Struct, frozen=True):
@@ -173,7 +175,7 @@ def rewind(job: OpenedJob, home: Home, place: RewindPlace, compact: str | Litera
         moved = [replace(t, first=t.first - keep, last=t.last - keep) for t in behind]
         form = compact_form(gone, moved, n, numbers=_numbers(job, units))
     calls = sum(len(unit.asks) for unit in gone)
-    files = put_files_back(job, home, place.tree, n) if place.tree is not None else None
+    files = put_files_back(job, home, place, n)
     note = rewound_note(len(behind), calls, n, form, files=files is not None)
     new = talk.main + talk.how.rewind(talk.main, state.session, home.workspace, keep, note)
     return _save(job, home, talk, _Change("rewind", new, talk.how.units(new), gone, len(behind), note), files)
@@ -192,30 +194,36 @@ def kept_at(place: RewindPlace, units: Sequence[Unit], session: str, options: st
 
 
 class _FilesBack(msgspec.Struct, frozen=True):
-    """The working tree was put back. `record`: what says so in the log; `before`: the newest segment without it."""
+    """The working tree was put back. `records`: what say so in the log; `before`: the newest segment without them."""
 
-    record: Workspace
+    records: tuple[Workspace, ...]
     before: int
     lines: tuple[str, ...]
 
 
-def put_files_back(job: OpenedJob, home: Home, captured: Workspace, n: int) -> _FilesBack:
-    """Make the files here those of `captured`, for rewrite `n`. What is replaced is kept, under a name that this
-    machine remembers. Damaged, ConfigError: nothing was changed."""
+def put_files_back(job: OpenedJob, home: Home, place: RewindPlace, n: int) -> _FilesBack | None:
+    """Make the files here those of the place's working tree, for rewrite `n`; None where it has none. What is replaced
+    is kept, under names that this machine remembers. Damaged, ConfigError: nothing was changed."""
+    if place.tree is None:
+        return None
     if why := too_wide(home.workspace, home.env):
         raise ConfigError(f"The files of {home.workspace} are not put back: {why}.", "Leave --files out.")
-    target = _target(job, home)
-    now, before = SystemClock().now(), job.writer.acked.seq
-    done = restore_files(target, captured, job.blobs, PutBack(make_repository=False), now)
-    if done.kept is not None and done.files_kept:
-        name = _kept_name(home, n)
-        name.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        name.write_text(KeptFiles(done.kept, done.kept.saves[-1], now).name)
+    now, before, logged = SystemClock().now(), job.writer.acked.seq, job.writer.state.inside
+    decided = PutBack(make_repository=False, asked=True)
+    done = restore_files(_target(job, home), place.tree, job.blobs, decided, now, inside=place.inside)
+    back = {each.folder: each.done for each in done.inside if each.done is not None}
+    _note_kept(home, n, {"": done, **back}, now)
+    stay = sorted(logged.keys() - place.inside.keys())
     calls = job.writer.state.next_call - 1  # whose effects on the files are left out on purpose
-    record = msgspec.structs.replace(captured, time=now, whole=True, replaces=0, holds=calls, also=())
-    stay = sorted({*captured.inside, *job.writer.state.inside})
-    inside = [row("inside", f"the repositories inside stay as they are: {describe_folders(stay)}")] if stay else []
-    return _FilesBack(record, before, (tree_summary(done), *tree_lines(done), *inside))
+
+    def again(captured: Workspace, **changed: tuple[str, ...]) -> Workspace:
+        return msgspec.structs.replace(captured, time=now, whole=True, replaces=0, holds=calls, also=(), **changed)
+
+    names = [*back, *(name for name in logged if name not in back)][:MAX_INSIDE]
+    records = [again(place.inside[name]) for name in back]
+    lines = [row("inside", f"not saved then, and as they are: {describe_folders(stay)}")] if stay else []
+    top = again(place.tree, inside=tuple(sorted(names)))
+    return _FilesBack((*records, top), before, (tree_summary(done), *tree_lines(done), *lines))
 
 
 def _target(job: OpenedJob, home: Home) -> RestoreTarget:
@@ -223,18 +231,40 @@ def _target(job: OpenedJob, home: Home) -> RestoreTarget:
 
 
 def _kept_name(home: Home, n: int) -> Path:
-    """The file here that names what the working tree of rewrite `n` has replaced."""
+    """The file here that names what rewrite `n` has replaced: a line for each working tree, with the folder of one
+    inside."""
     return state_dir(home.env) / "jobs" / home.job / "rewound" / str(n)
 
 
-def _bring_kept(job: OpenedJob, home: Home, n: int) -> tuple[str, ...]:
-    """Bring back the files that rewrite `n` has replaced here, as they were; nothing where it was elsewhere."""
-    target, name = _target(job, home), (read_plain(_kept_name(home, n)) or b"").decode("utf-8", "replace")
-    kept = next((kept for kept in list_kept(target) if kept.name == name), None)
-    if kept is None:
-        return ()
-    changes, _ = restore_kept(target, kept, SystemClock().now())
-    return ("files that no run had saved are back too",) if changes.any else ()
+def _note_kept(home: Home, n: int, done: Mapping[str, TreeResult], now: float) -> None:
+    kept = [
+        f"{KeptFiles(each.kept, each.kept.saves[-1], now).name} {folder}\n"
+        for folder, each in done.items()
+        if each.kept is not None and each.files_kept
+    ]
+    if kept:
+        name = _kept_name(home, n)
+        name.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name.write_text("".join(kept))
+
+
+def bring_kept(job: OpenedJob, home: Home, n: int) -> tuple[str, ...]:
+    """Bring back the files that rewrite `n` has replaced here, as they were, and say so; nothing where it was
+    elsewhere. ConfigError: those of the workspace cannot be taken."""
+    target, back, said = _target(job, home), False, list[str]()
+    for line in (read_plain(_kept_name(home, n)) or b"").decode("utf-8", "replace").splitlines():
+        name, _, folder = line.partition(" ")
+        try:
+            place = target_inside(target, folder) if folder else target
+            kept = next((kept for kept in list_kept(place) if kept.name == name), None)
+            if kept is not None:
+                back = restore_kept(place, kept, SystemClock().now())[0].any or back
+        except ConfigError as error:
+            if not folder:
+                raise
+            why = one_line(str(error), 200)
+            said.append(row("inside", f"what was replaced in {one_line(folder, 80)} stays kept: {why}"))
+    return (*(["files that no run had saved are back too"] if back else []), *said)
 
 
 def compact(
@@ -311,8 +341,8 @@ def mend_summary(job: OpenedJob, home: Home, lost: CompactionAt) -> Rewritten:
     return _save(job, home, talk, change)
 
 
-def undo(job: OpenedJob, home: Home, tree: Workspace | None = None) -> Rewritten:
-    """Put the version before the newest rewrite back; with `tree` the files too, which that rewrite has replaced.
+def undo(job: OpenedJob, home: Home, place: RewindPlace) -> Rewritten:
+    """Put the version before the newest rewrite back; and the files of the place, which that rewrite has replaced.
     UsageError: there is none, or the conversation went on."""
     _catch_up(job, home)
     state = job.writer.state
@@ -320,10 +350,9 @@ def undo(job: OpenedJob, home: Home, tree: Workspace | None = None) -> Rewritten
     newest = undoable(state, file.sha256 if file else "", home.options)
     n = newest.record.n
     talk, new = read_conversation(state, job.blobs, home), read_trace(newest, job.blobs)
-    files = None
-    if tree is not None:
-        files = put_files_back(job, home, tree, state.rewritten + 1)
-        files = replace(files, lines=(*files.lines, *_bring_kept(job, home, n)))
+    files = put_files_back(job, home, place, state.rewritten + 1)
+    if files is not None:
+        files = replace(files, lines=(*files.lines, *bring_kept(job, home, n)))
     return _save(job, home, talk, _Change("undo", new, talk.how.units(new), (), 0, "", n), files)
 
 
@@ -473,7 +502,7 @@ def _save(
         settled=state.next_call - 1,
     )
     failpoint("rewrite.before_record")
-    job.writer.append(record, delta, *([files.record] if files else []))
+    job.writer.append(record, delta, *(files.records if files else ()))
     _flush(job, home.options)
     failpoint("rewrite.before_place")
     placed = place_rewritten(job.writer.state, home, lambda here: [data])

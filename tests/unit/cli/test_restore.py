@@ -14,8 +14,8 @@ from tests.unit.cli.shelf import KEYS, Run, Shelf, commit, intent
 from tests.unit.wal.world import World, drain
 from tests.unit.wal.world import intent as another
 from wal_agent.bucket.base import MemoryBucket
+from wal_agent.capture.inside import TreeCapture
 from wal_agent.capture.session import SessionCapture
-from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.records import AgentStarted
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
@@ -36,7 +36,7 @@ class Story:
         blobs = Blobs(JobStore(self.shelf.bucket, KEYS, rng=random.Random(1)), epoch=1)
         self.session = SessionCapture("s", blobs.put_payload)
         env = {"HOME": str(root), "PATH": "/usr/bin:/bin"}
-        self.tree = WorkspaceCapture(root / "state", self.work.resolve(), env, blobs.put_payload)
+        self.tree = TreeCapture(root / "state", self.work.resolve(), env, blobs.put_payload)
         self.job.writer.append(AgentStarted(time=1.0, pid=7, session="s", resumed=False))
         commit(self.job)
         self.calls = 0
@@ -58,8 +58,8 @@ class Story:
         for record in self.session.capture([SessionFile(MAIN, self.main)], 10.0 * self.calls):
             self.job.writer.append(record)
         captured = self.tree.capture(self.calls - 1, 10.0 * self.calls)
-        assert captured is not None
-        self.job.writer.append(captured)
+        assert captured
+        self.job.writer.append(*captured)
         self.tree.commit()
         commit(self.job)
         return self.job.writer.acked.seq
