@@ -626,6 +626,28 @@ def test_at_a_terminal_the_notice_waits_for_the_persons_next_prompt(scene: Scene
     assert scene.side() == ["paid"] and len(prompts) == 2
 
 
+@pytest.mark.parametrize("scene", once(ALL, "codex"), indirect=True)
+def test_a_run_without_arguments_goes_on_as_the_lost_one_also_at_a_terminal(scene: Scene) -> None:
+    """The lost run had a task and nobody to talk to, and so has this one: the arguments in the log decide."""
+    machine = scene.machine("vm")
+    scene.script(Turn(calls=[machine.rehearsal.shell("echo paid >> side; sleep 600")]))
+    run = machine.run(*machine.rehearsal.args(TASK))
+    until(lambda: scene.side() == ["paid"], "it is paid")
+    until(lambda: TASK.encode() in scene.conversation(), "it has the task")
+    run.kill()
+    run.wait()
+    seen = len(scene.model.requests)
+    scene.script(Turn(text="It was paid once."))
+    term = Terminal(machine, (), options=["--wait"])
+    try:
+        until(lambda: machine.status()["state"] == "closed", "it has ended by itself", 60)
+    finally:
+        term.close()
+    told = [text for text in _said(scene, seen) if "[wal-agent recovery]" in text and "UTC" in text]
+    assert len(told) == 1 and scene.side() == ["paid"]
+    assert [r["state"] for r in scene.records() if r["type"] == "turn"] == ["started", "started", "completed"]
+
+
 KEEP = ["claude", "copilot", "opencode"]  # the limits of the others say that they keep it in memory
 
 

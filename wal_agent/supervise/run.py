@@ -236,7 +236,6 @@ class Run:
         self.trouble: BaseException | None = None
         self.hasty = False  # the machine goes away: nothing that may hang is waited for
         self.here = this_host(options.env, run_dir.lock)
-        self.interactive = options.interactive
         self.parents = tuple(outer.run for outer in reversed(outer_runs()) if outer.run)
         self.task = tasks.read_task(options.env)
         self.driver: Driver | None = None  # of the job's messages
@@ -275,6 +274,7 @@ class Run:
                     self.driver,
                     self.checks.args,
                 )
+                self.options = replace(self.options, args=prepared.args)  # those of the lost run, where none were typed
                 ended = self._live(opened, keeper, prepared)
             except Fenced:
                 raise
@@ -305,7 +305,7 @@ class Run:
             agent_version=self.cli.version,
             version=__version__,
             args=options.args,
-            interactive=self.interactive,
+            interactive=options.interactive,
             trace=options.trace,
             parents=self.parents,
             task=self.task.of if self.task else None,
@@ -479,7 +479,7 @@ class Run:
 
             def make_live(session: NewSession | ResumeSession, open_turn: bool) -> Live:
                 mended = session is prepared.session and isinstance(session, ResumeSession)
-                launch = self._launch(session, prepared.args, open_turn, env, mended)
+                launch = self._launch(session, open_turn, env, mended)
                 launch = replace(launch, context=prepared.context)
                 return Live(
                     replace(context, env={**env, **launch.command.env}),
@@ -506,7 +506,7 @@ class Run:
             if live.commands.rewinding is not None:
                 live.commands.rewinding.go(ended.down, ended.saved and ended.stopped is None, self.screen.say)
             # Only where a person asked for it: without one, such a code is an error that would come again for ever.
-            asked = self.interactive and ended.exit.code in agent.capabilities.restart_codes
+            asked = self.options.interactive and ended.exit.code in agent.capabilities.restart_codes
             if not asked or ended.stopped or ended.down:
                 return replace(ended, turned=ended.turned or turned)
             open_turn, turned = live.conversation.turn_open, turned or live.conversation.turned
@@ -579,13 +579,12 @@ class Run:
     def _launch(
         self,
         session: NewSession | ResumeSession,
-        args: tuple[str, ...],
         open_turn: bool,
         env: dict[str, str],
         mended: bool,
     ) -> Launch:
         """`mended`: the session is as the recovery has just written it."""
-        agent = self.options.agent
+        agent, args = self.options.agent, self.options.args
         resumed = isinstance(session, ResumeSession)
         if resumed and (journal := agent.capabilities.journal):
             with self.screen.waiting_for(f"{agent.name} to take the session in", IMPORT_TIMEOUT):
@@ -599,13 +598,13 @@ class Run:
             notice=session.prompt if isinstance(session, ResumeSession) else "",
             waits=isinstance(session, ResumeSession) and session.asked,
             turn_open=resumed and open_turn,
-            interactive=self.interactive,
+            interactive=self.options.interactive,
             args=args,
         )
 
     def _command(self, args: tuple[str, ...], session: NewSession | ResumeSession, env: Env) -> Command:
         agent = self.options.agent
-        chosen = agent.command(self.cli, args, session, self.interactive, env)
+        chosen = agent.command(self.cli, args, session, self.options.interactive, env)
         if not self.options.hosted:
             return chosen
         args = (*agent.capabilities.acp, *args)
