@@ -20,8 +20,8 @@ MAX_SHOWN = 600  # characters of what a check printed
 MAX_RESULT = 1 << 20  # bytes
 _EXIT = re.compile(r"exit\b.{0,20}", re.IGNORECASE)
 _LABEL = re.compile(r"(?:Output|Stdout): ")  # of Gemini CLI and Qwen Code, in front of the first line
-_SAID = re.compile(r"(?:Command|Directory): ")  # lines of theirs that the check did not print
-_ASKED = frozenset(("command", "description", "title", "input"))  # fields that repeat what was called
+_SAID = re.compile(r"(?:Command|Directory): |</?untrusted_context>$")  # lines of theirs that the check did not print
+_ASKED = frozenset(("command", "description", "title", "input", "type"))  # fields that say nothing of what it printed
 _DEPTH = 6
 
 

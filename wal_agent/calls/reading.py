@@ -121,20 +121,21 @@ def find_runs(call: ReadCall, workspace: str, rules: Rules) -> Runs:
 def shell_commands(call: ReadCall) -> tuple[Simple, ...]:
     """The commands of a call's shell text as they stand in it, whatever the tool; none where it has none that can be
     read."""
-    script = call.parse(_shell_text(call))
+    script = call.parse(shell_text(call))
     return script.commands if script is not None else ()
 
 
 def leaves_behind(call: ReadCall) -> bool:
     """Whether a call's shell text ends while a command of it may run on in the background, as far as it can be read."""
-    text = _shell_text(call)
+    text = shell_text(call)
     if _BEHIND.search(text) is None:
         return False
     script = call.parse(text)
     return script.leaves if script is not None else True
 
 
-def _shell_text(call: ReadCall) -> str:
+def shell_text(call: ReadCall) -> str:
+    """A call's shell text, whatever the tool; "" where it has none."""
     text = call.known.get(_text_field(call.known))
     return text if isinstance(text, str) else ""
 

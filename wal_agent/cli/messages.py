@@ -103,8 +103,8 @@ def when_read(at: JobContext) -> str:
         return ""
     start = job_command("resume", at.keys.job, at.bucket.url)
     match job.state:
-        case "running" if job.phase == "starting":
-            return "the job starts or is recovered, and its agent reads it at its first step"
+        case "running" if job.phase in ("starting", "recovering"):
+            return f"the job is {job.phase}, and its agent reads it at its first step"
         case "running":
             return "the job runs, and its agent reads it at its next step"
         case "crashed":

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Final, Literal
 
 import msgspec
@@ -23,6 +24,7 @@ from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.records import Checkpoint, PlanStep, StepState, TaskPhase, Trigger
 from wal_agent.redact import redact_head
 from wal_agent.text import duration, plural
+from wal_agent.wal.plans import states_plan
 from wal_agent.wal.state import MAX_CHECKPOINT, CheckpointAt, PlanCall, RecentCall, State
 
 SCHEMA: Final = schema_name("checkpoint")
@@ -300,22 +302,39 @@ def task_phase(state: State) -> TaskPhase:
 
 def _gathered(calls: Sequence[RecentCall]) -> Iterator[str]:
     """What was read or asked, and the beginning of what it said; the newest last, each once."""
+    from wal_agent.calls.call import ReadCall
+    from wal_agent.calls.reading import shell_text
+
     found: dict[str, str] = {}
     for call in calls:
-        if call.cls == "read_only" and call.how in ("done", "") and (what := _path(call.input) or _words(call.input)):
-            said = next((line for line in _words(call.output).splitlines() if line.strip()), "")
-            found.pop(what, None)
-            found[what] = f"{what}: {' '.join(said.split())[:GATHERED]}" if said else what
+        if call.cls == "read_only" and call.how in ("done", "") and not states_plan(call.tool, call.input):
+            command = shell_text(ReadCall("", call.input))
+            what = _path(call.input) or _plain(command or "\n".join(_words(call.input)))
+            if what:
+                found.pop(what, None)
+                found[what] = f"{what}: {said}" if (said := _first_line(command, call.output)) else what
     yield from list(found.values())[-MAX_PATHS:]
 
 
-def _words(data: bytes) -> str:
-    """The texts of an input or a result, without the names of its fields; redacted and cut."""
+def _first_line(command: str, output: bytes) -> str:
+    """What a result says first, redacted and cut. Of a long one the end is missing, so that it is no JSON any more."""
+    from wal_agent.calls.checks import printed_lines
+
+    lines = printed_lines(command, output) if command else iter(_words(output))
+    return _plain(next(chain(lines, _words(output)), ""))[:GATHERED]
+
+
+def _plain(text: str) -> str:
+    return redact_head(" ".join(text.split()), INPUT)
+
+
+def _words(data: bytes) -> list[str]:
+    """The lines of an input or a result that are not blank, without the names of its fields."""
     text = data.decode("utf-8", "replace")
     with suppress(ValueError, RecursionError):
         given = json.loads(text)
         text = "\n".join(_texts(given)) if isinstance(given, dict | list) else str(given)
-    return redact_head(text, INPUT)
+    return [line for line in text.splitlines() if line.strip()]
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -33,7 +33,7 @@ from wal_agent.records import (
     call_state,
 )
 from wal_agent.recovery.undo import UNKNOWN, Undo, suggest_undo, undo_of_words
-from wal_agent.wal.state import PLAN_TOOLS
+from wal_agent.wal.plans import states_plan
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -116,7 +116,7 @@ def effects_of(
             case Opening():
                 epoch = record.epoch
                 hosts[epoch] = record.host.name
-            case Intent() if record.cls != "read_only" and record.tool not in PLAN_TOOLS:
+            case Intent() if record.cls != "read_only" and not states_plan(record.tool, record.input.data or b""):
                 effects.setdefault(record.call, _call(seq, epoch, hosts.get(epoch, ""), record))
             case End():
                 ends.setdefault(record.call, record)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
@@ -49,6 +47,7 @@ from wal_agent.records import (
     call_state,
     ending,
 )
+from wal_agent.wal.plans import plan_behind
 
 MAX_OPENINGS = 64
 MAX_ENDS = 16
@@ -80,19 +79,12 @@ MAX_MARKS = 64
 MAX_TASKS = 256
 MAX_PAST = 32  # transcripts of sessions that the job has left
 MAX_CHECKPOINT = 22 << 10  # bytes of one
-MAX_PLAN = 16 << 10  # bytes of the input of a call that states the plan
-TASK_TOOLS = frozenset(("TaskCreate", "TaskUpdate"))  # of Claude Code: a call for each step and each change of one
-PLAN_TOOLS = TASK_TOOLS | {  # and, the whole plan in one call, of the others and of older Claude Code
-    "TodoWrite", "write_todos", "update_plan", "todowrite", "TodoList", "todo_write", "update_todo"
-}  # fmt: skip
 MAX_STEPS = 2000  # names under which values and results are kept
 STEP_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/@+-]{0,99}")  # safe in a command that is shown for pasting
 MAX_STEP_RECORD = 10 << 10  # bytes of a record about one, in MessagePack; bulk is in blobs
 MAX_UNSETTLED = (
     256  # ended calls; with their payloads inline (64 KiB each) they fit a snapshot, whatever the agent does
 )
-_TASK_WORDS = 400  # characters of a task, from which secrets are taken before it is cut for people
-_TASK_STATES = ("pending", "in_progress", "completed")
 
 
 class OpeningAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -153,8 +145,8 @@ class RecentCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlanCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The newest call that stated the agent's plan, with its input as the agent spelled it; of Claude Code's tasks the
-    list that its calls have made so far."""
+    """The newest call that stated the agent's plan, and the plan: as the agent spelled it, or the list that its calls
+    have made so far."""
 
     call: int
     time: float
@@ -671,40 +663,13 @@ def _ended_recent(call: RecentCall, end: End) -> RecentCall:
 
 def _planned(state: State, ended: list[OpenCall], end: End) -> dict[str, object]:
     """The fields that change where the ended call stated a plan."""
-    for intent in (c.intent for c in ended if c.intent.tool in PLAN_TOOLS and end.how == "done"):
-        data = intent.input.data
-        if data is not None and intent.tool in TASK_TOOLS:
-            data = _task_list(state.plan, intent.tool, data, end)
-        if data is not None and len(data) <= MAX_PLAN:
+    for intent in (c.intent for c in ended if end.how == "done"):
+        before = (state.plan.tool, state.plan.input) if state.plan is not None else None
+        result = (end.result and end.result.data) or b""
+        if (plan := plan_behind(intent.tool, intent.input.data or b"", result, before)) is not None:
             said = state.progress and msgspec.structs.replace(state.progress, plan=None)
-            return {"plan": PlanCall(intent.call, intent.time, intent.tool, data), "progress": said}
+            return {"plan": PlanCall(intent.call, intent.time, intent.tool, plan), "progress": said}
     return {}
-
-
-def _task_list(plan: PlanCall | None, tool: str, data: bytes, end: End) -> bytes | None:
-    """Claude Code's list of tasks behind a call that was done, in the form of `todos`; None where it stays as it is.
-    Foreign text: what is in no known form changes nothing."""
-    rows: list[dict[str, str]] = []
-    result = (end.result and end.result.data) or b""
-    if plan is not None and plan.tool in TASK_TOOLS:
-        with suppress(ValueError, RecursionError, AttributeError, KeyError, TypeError):
-            rows = [dict(row) for row in json.loads(plan.input)["todos"] if "id" in row]
-    with suppress(ValueError, RecursionError, AttributeError, KeyError, TypeError):
-        said: Mapping[str, Any] = json.loads(data)
-        if tool == "TaskCreate":
-            row = {"id": str(json.loads(result)["task"]["id"]), "content": said["subject"][:_TASK_WORDS]}
-            known = any(other["id"] == row["id"] for other in rows)  # ids only rise: this is another session's list
-            rows = [*([] if known else rows), {**row, "status": "pending"}]
-        elif said.get("status") == "deleted":
-            rows = [row for row in rows if row["id"] != str(said["taskId"])]
-        else:
-            (row,) = (row for row in rows if row["id"] == str(said["taskId"]))
-            if isinstance(subject := said.get("subject"), str):
-                row["content"] = subject[:_TASK_WORDS]
-            if (status := said.get("status")) in _TASK_STATES:
-                row["status"] = str(status)
-        return json.dumps({"todos": rows}, ensure_ascii=False).encode("utf-8", "replace")
-    return None
 
 
 def _merged_progress(before: Progress | None, said: Progress) -> Progress:

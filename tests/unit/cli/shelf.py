@@ -149,7 +149,7 @@ class Shelf:
     def url(self) -> str:
         return self.folder.as_uri()
 
-    def open(self, run: str = "a", host: str = "vm-1", ttl: float = 30.0, lock: str = "") -> OpenedJob:
+    def open(self, run: str = "a", host: str = "vm-1", ttl: float = 30.0, lock: str = "", phase: str = "") -> OpenedJob:
         """Take the job, from a dead owner if one has it."""
         bucket = self.bucket
         seen = leases.read_lease(bucket, KEYS)
@@ -164,6 +164,7 @@ class Shelf:
                 agent="gemini",
                 workspace="/w",
                 ttl=ttl,
+                phase=phase,
             ),
             fields=OpeningFields(
                 agent_version="0.61.0", version="0", args=("--api-key", "hunter2hunter2", "-p", "work")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from tests.servers.nats import NatsServer
-from tests.unit.cli.shelf import Run, Shelf, commit
+from tests.unit.cli.shelf import Run, Shelf, commit, intent
 from wal_agent.inbox import BucketDriver, make_message
 from wal_agent.paths import MARKER
 from wal_agent.records import MessageGiven, MessageSeen, Payload
@@ -157,6 +157,16 @@ def test_a_sender_learns_when_it_is_read(
     assert f"the job is {word}" in said and job_command("resume", "shop", shelf.url) in said
     status = run("status", *where(shelf))[1]
     assert "2 messages for the agent's next start" in status
+
+
+def test_a_sender_to_a_job_that_is_being_recovered_learns_it(shelf: Shelf, run: Run) -> None:
+    """As a run opens it: until it has renewed its lease, that says what it does."""
+    first = shelf.open(phase="starting")
+    assert "the job is starting" in run("send", *where(shelf), "--from", "ann", "one")[2]
+    first.writer.append(intent(1))
+    commit(first)
+    shelf.open("b", phase="starting")
+    assert "the job is recovering" in run("send", *where(shelf), "--from", "ann", "two")[2]
 
 
 def test_a_sender_to_a_crashed_job_learns_it(shelf: Shelf, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -306,6 +306,23 @@ def test_what_was_gathered_is_told_with_what_it_said() -> None:
     assert SECRET not in "".join(found.context.gathered) and len(found.context.gathered) == 2
 
 
+@pytest.mark.parametrize(
+    ("input", "result"),
+    [
+        ({"cmd": "grep -c a b", "yield_time_ms": 30_000}, "17\n"),  # Codex
+        ({"command": "grep -c a b"}, {"stdout": "17", "stderr": ""}),  # Claude Code
+        ({"command": "grep -c a b", "description": "run it"}, {"type": "text", "text": "17"}),  # Copilot, OpenCode
+        ({"command": "grep -c a b"}, [{"type": "text", "text": "17\n"}]),  # pi
+        ({"command": "grep -c a b"}, {"llmContent": "<untrusted_context>\nOutput: 17\n</untrusted_context>"}),  # Gemini
+        ({"command": "grep -c a b", "description": "x"}, "Command: grep -c a b\nDirectory: (root)\nOutput: 17"),  # Qwen
+    ],
+)
+def test_a_commands_first_line_is_gathered_whatever_the_agent_puts_around_it(input: object, result: object) -> None:
+    asked = replace(intent(1), cls="read_only", input=payload(json.dumps(input).encode()))
+    state = told(asked, replace(end(1), result=payload(json.dumps(result).encode())), *planned("gemini", 2))
+    assert document(state).context.gathered == ["grep -c a b: 17"]
+
+
 def test_messages_say_how_far_the_agent_has_read() -> None:
     one = MessageGiven(time=3.0, sender="ann", id="1", sent=1.0, text=payload(b"x"), driver="nats")
     state = apply_all(told(), 7, 1, [one, replace(one, id="2")])

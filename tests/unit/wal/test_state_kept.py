@@ -39,6 +39,7 @@ from wal_agent.records import (
     Workspace,
 )
 from wal_agent.wal import state as states
+from wal_agent.wal.plans import MAX_PLAN
 from wal_agent.wal.state import (
     MAX_CALL,
     MAX_CHECKPOINT,
@@ -47,7 +48,6 @@ from wal_agent.wal.state import (
     MAX_MARKS,
     MAX_MESSAGES,
     MAX_OUTPUT,
-    MAX_PLAN,
     MAX_RECENT,
     MAX_REWRITES,
     MAX_STEP_RECORD,
@@ -148,8 +148,9 @@ def test_the_task_is_that_of_the_newest_run_that_has_one() -> None:
 # ---- the plan
 
 
-def plan_call(call: int, tool: str = "TodoWrite", size: int = 2, how: Ending = "done") -> list[AnyRecord]:
-    asked = msgspec.structs.replace(intent(call), tool=tool, input=Payload(size=size, data=b"x" * size))
+def plan_call(call: int, tool: str = "TodoWrite", size: int = 0, how: Ending = "done") -> list[AnyRecord]:
+    stated = b'{"todos": []}'.ljust(size)
+    asked = msgspec.structs.replace(intent(call), tool=tool, input=Payload(size=len(stated), data=stated))
     return [asked, msgspec.structs.replace(end(call), how=how)]
 
 
@@ -189,8 +190,8 @@ def test_claudes_tasks_are_one_plan_whose_steps_come_and_change_one_by_one() -> 
         assert after(*task_call(7, "TaskUpdate", odd), state=state).plan == state.plan
     assert after(*task_call(7, "TaskCreate", {"subject": "x"}, "?"), state=state).plan == state.plan
     assert plan(after(*made(7, "1", "of a new session"), state=state)) == [("of a new session", "pending")]
-    full = after(*(r for n in range(1, 300) for r in made(n, str(n), "word " * 40)))
-    assert full.plan is not None and len(full.plan.input) <= MAX_PLAN
+    long = plan(after(*(r for n in range(1, 501) for r in made(n, str(n), "word " * 40))))
+    assert len(long) == 500, "a long plan is kept whole"
 
 
 def test_of_two_plans_the_newer_one_counts() -> None:
