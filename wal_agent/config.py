@@ -72,6 +72,7 @@ class Settings(msgspec.Struct, frozen=True):
     unverified: Literal["fail", "allow"] = "fail"  # a run without a person that leaves a call that nothing looked at
     loop_limit: int = 20  # equal calls with equal results in a row, in a run without a person; 0: any
     workspace: Literal["save", "off"] = "save"
+    worktrees: Literal["inside", "all"] = "inside"  # which linked worktrees are saved with the folder
     workspace_cap: float = 1024.0  # MiB of the working tree that are saved; of one file, a twentieth
     metrics_addr: str = ""  # host:port, where Prometheus and probes ask
     metrics_file: str = ""
@@ -434,6 +435,10 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
         "Whether the working tree is saved: save or off.",
         "the working tree is not saved",
         option="",
+    ),
+    "worktrees": Setting(
+        _one_of("inside", "all"),
+        "Which git worktrees of this folder's repository are saved with it: those inside, or all.",
     ),
     "workspace_cap": _advice(
         _number(1, 1 << 20, "MiB"),

@@ -15,30 +15,36 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
-SIDE = ".claude/worktrees/side"
+SIDE, OUT = ".claude/worktrees/side", ".wal-agent/worktrees/out"
+
+
+def worktree(name: str) -> str:
+    return f"git worktree add -q {name} && echo new > {name}/new"
 
 
 def files(workspace: Path) -> dict[str, str]:
     """Without git's own: those of a linked worktree name its place."""
     return {
-        name: hash for name, hash in tree(workspace).items() if not name.startswith(".git/") and "/.git" not in name
+        name: hash
+        for name, hash in tree(workspace).items()
+        if not name.startswith((".git/", ".wal-agent/")) and "/.git" not in name
     }
 
 
 def test_a_new_machine_gets_the_working_tree_back(scene: Scene) -> None:
     """I3: uncommitted, staged and untracked work is there again, in a repository like the lost one, and a subagent's in
-    its ignored worktree; other ignored files are not. The agent is told so, and which finished calls left their changes
-    behind."""
+    its ignored worktree, and in one outside; other ignored files are not. The agent is told so, and which finished
+    calls left their changes behind."""
     dirty(scene.workspace)
-    (scene.workspace / ".gitignore").write_text("started\n.claude/\n")
+    (scene.workspace / ".gitignore").write_text("started\n.claude/\n.wal-agent/\n")
     made = "mkdir -p made && echo by the agent > made/file && chmod +x made/file"
     scene.script(
-        Turn(text="First.", calls=[shell(f"{made} && git worktree add -q {SIDE} && echo new > {SIDE}/new")]),
+        Turn(text="First.", calls=[shell(f"{made} && {worktree(SIDE)} && {worktree('../out')}")]),
         Turn(text="Now the long one.", calls=[shell("touch started; sleep 600")]),
     )
     hold = scene.hold_turn(1)
     first = scene.machine("vm-1")
-    run = first.ask(TASK)
+    run = first.ask(TASK, options=["--worktrees", "all"])
     scene.asked(2)
     scene.saved(1)
 
@@ -53,7 +59,7 @@ def test_a_new_machine_gets_the_working_tree_back(scene: Scene) -> None:
     run.died()
     words = (["status", "--porcelain=v2", "--branch"], ["diff", "--cached"], ["log", "--format=%H"], ["stash", "list"])
     lost = files(scene.workspace)
-    said = [git(scene.workspace / at, *each) for at in (".", SIDE) for each in words]
+    said = [git(scene.workspace / at, *each) for at in (".", SIDE, "../out") for each in words]
     first.lost()
     shutil.rmtree(scene.workspace)
 
@@ -74,7 +80,8 @@ def test_a_new_machine_gets_the_working_tree_back(scene: Scene) -> None:
     assert again.process.returncode == 0, again.stderr()
     assert files(new) == {name: hash for name, hash in lost.items() if name != "started"}
     assert (new / "made/file").stat().st_mode & 0o100
-    assert [git(new / at, *each) for at in (".", SIDE) for each in words] == said
+    assert [git(new / at, *each) for at in (".", SIDE, OUT) for each in words] == said
+    assert (new / OUT / "new").read_text() == "new\n" and not (new.parent / "out").exists()
     assert "; working tree: 5 new files" in again.stderr()
     [notice] = notices(scene.model.requests[-1])
     assert "The working tree is as it was saved at" in notice and f"`{SIDE}`" in notice

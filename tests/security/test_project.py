@@ -66,6 +66,7 @@ PERSONS: dict[str, Any] = {
     "log_file": "/x",
     "log_level": "debug",
     "messages": "nats://attacker:4222",
+    "worktrees": "all",
     "synadia": "on",
     "state": "nats",
     "accept_logged_args": "on",

@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.recovery.lab import Lab, Machine, files, git, repository, write
 from tests.unit.supervise.test_rewind_files import Rewinder
+from wal_agent.capture.candidates import OUTSIDE
 from wal_agent.capture.shadow import Contents
 from wal_agent.recovery.report import describe_tree, tree_lines
 
@@ -159,6 +160,22 @@ def test_one_that_its_repository_knows_is_saved(
     a, name = kind(lab, tmp_path)
     a.capture()
     assert [*lab.state.inside] == [name]
+
+
+@pytest.mark.parametrize("of", ["another repository", "a folder in one", "a linked worktree of it"])
+def test_no_folder_outside_is_saved_that_does_not_say_so_itself(lab: Lab, tmp_path: Path, of: str) -> None:
+    """I7: a `.git` that an archive brought names one as a worktree, and the person wants those outside saved."""
+    a, theirs = lab.machine("a"), private(tmp_path).parent
+    a.outside = True
+    repository(a.work)
+    write(theirs / "folder", secret=SECRET)
+    git(theirs, "worktree", "add", "-q", "-b", "side", str(tmp_path / "side"))
+    named = {"another repository": theirs, "a folder in one": theirs / "folder"}.get(of, tmp_path / "side")
+    own = a.work / ".git/worktrees/x"
+    own.mkdir(parents=True)
+    write(own, HEAD="ref: refs/heads/main\n", commondir="../..\n", gitdir=f"{named}/.git\n")
+    a.capture()
+    assert not lab.state.inside and [line for line in lab.captured.left_out if line.endswith(OUTSIDE)]
 
 
 def test_a_link_to_credentials_in_the_place_of_a_rebase_is_not_read(lab: Lab, tmp_path: Path) -> None:

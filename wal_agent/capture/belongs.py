@@ -17,6 +17,15 @@ from wal_agent.capture.repository import LINKED, Location, named_worktree
 MAX_ENTRIES = 20_000  # of a repository, in which links are looked for
 
 
+def is_linked(place: Location, around: Location) -> bool:
+    """Whether there is a worktree at `place` that is linked to the repository `around`, as both say."""
+    if place.git_dir is None or place.common is None or around.common is None or place.prefix:
+        return False
+    common, git_dir = around.common.resolve(), place.git_dir.resolve()
+    ours = (place.common.resolve(), git_dir.parent) == (common, common / LINKED)
+    return ours and named_worktree(git_dir) == place.top
+
+
 def is_own(place: Location, workspace: Path, around: Location) -> bool:
     """Whether the repository at `place` is of its folder in `workspace` (a real path), which lies `around`: all that it
     consists of is in there, or in the repository around, or it is a worktree of one elsewhere that says so."""

@@ -22,6 +22,7 @@ IGNORED = "ignored"
 NESTED = "a repository of its own; only which commit it is at is saved"
 NESTED_EMPTY = "a repository of its own without a commit"
 OUTSIDE = "a linked worktree outside of this folder"
+BROUGHT_IN = ".wal-agent/worktrees"  # where a linked worktree from outside the workspace is, in a record and restored
 UNREADABLE = "cannot be read"
 SPECIAL = "not a file, folder or link"
 PRIVATE = "wal-agent's own, or the agent's"

@@ -1,8 +1,10 @@
-"""Capture a workspace together with the repositories in it: linked worktrees, submodules, clones.
+"""Capture a workspace together with the repositories in it: linked worktrees, submodules, clones; and, where a person
+wants that, with the linked worktrees outside of it.
 
 Git keeps only the commit of a repository inside another one. Each gets captures of its own: its files, index, state and
 unpushed commits, as of any workspace. Their records stand in the log before the workspace's, whose `holds` so speaks
-for all of them, and which names them: one that is gone is not named any more.
+for all of them, and which names them: one that is gone is not named any more. A worktree outside has the name of the
+folder inside into which a restore puts it: a record names nothing else, and a restore writes nowhere else.
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from wal_agent.capture.belongs import is_own
-from wal_agent.capture.candidates import Caps
+from wal_agent.capture.belongs import is_linked, is_own
+from wal_agent.capture.candidates import BROUGHT_IN, Caps
 from wal_agent.capture.git import Busy, GitFailed
-from wal_agent.capture.repository import find_location
+from wal_agent.capture.repository import Location, find_location
 from wal_agent.capture.workspace import Nesting, SavedInside, WorkspaceCapture
 from wal_agent.records import Payload, Pending, Workspace
 from wal_agent.wal.state import State
@@ -35,13 +37,14 @@ class TreeCapture:
         private: Iterable[Path] = (),
         caps: Caps | None = None,
         job: str = "",
+        outside: Callable[[Path], bool] = lambda _: False,
     ) -> None:
-        """As of WorkspaceCapture."""
+        """As of WorkspaceCapture. `outside`: whether a linked worktree in that folder outside is saved too."""
         self._state_dir, self._workspace, self._env, self._put = state_dir, workspace, env, put
         self._private, self._job = (*private,), job
         self._caps = caps or Caps()
         self._main = WorkspaceCapture(
-            state_dir, workspace, env, put, private, caps, job, Nesting(lambda *asked: self._save("", *asked))
+            state_dir, workspace, env, put, private, caps, job, Nesting(lambda *asked: self._save("", *asked), outside)
         )
         self.git = self._main.git
         self._inside: dict[str, WorkspaceCapture] = {}
@@ -101,13 +104,15 @@ class TreeCapture:
             self._inside[name].commit()
         self._main.commit()
 
-    def _save(self, parent: str, names: tuple[str, ...], holds: int, now: float, also: tuple[int, ...]) -> SavedInside:
-        """Capture the repositories `names` in the folder `parent`."""
+    def _save(
+        self, parent: str, found: Mapping[str, Path], holds: int, now: float, also: tuple[int, ...]
+    ) -> SavedInside:
+        """Capture the repositories that were found in the folder `parent`."""
         saved: list[str] = []
         lags = False
-        for name in names:
+        for name, path in found.items():
             folder = f"{parent}/{name}" if parent else name
-            capture = self._of(folder)
+            capture = self._of(folder, path)
             if capture is None:
                 continue
             glance = capture.glance()
@@ -119,8 +124,8 @@ class TreeCapture:
                 saved, lags = [*saved, name], True
                 continue
             try:
-                place, around = find_location(self.git, self._workspace / folder), self._main.place
-                if around is not None and not is_own(place, self._workspace, around):
+                place, around = find_location(self.git, path), self._main.place
+                if around is not None and not self._may_save(folder, path, place, around):
                     continue
                 record = capture.capture(holds, now, also, place)
             except (Busy, GitFailed, OSError):
@@ -137,7 +142,16 @@ class TreeCapture:
             lags = lags or capture.lags
         return SavedInside(tuple(saved), lags)
 
-    def _of(self, folder: str) -> WorkspaceCapture | None:
+    def _may_save(self, folder: str, path: Path, place: Location, around: Location) -> bool:
+        home = self._workspace
+        if not path.is_relative_to(home):
+            below = len(Path(folder).relative_to(BROUGHT_IN).parts) - 1  # of a linked worktree outside
+            home = path.parents[below - 1] if below else path
+            if not below and not is_linked(place, around):
+                return False
+        return is_own(place, home, around)
+
+    def _of(self, folder: str, path: Path) -> WorkspaceCapture | None:
         """None: it is one too many, or has a name that no record can have."""
         if folder in self._inside:
             return self._inside[folder]
@@ -145,13 +159,18 @@ class TreeCapture:
             return None
         capture = WorkspaceCapture(
             self._state_dir,
-            self._workspace / folder,
+            path,
             self._env,
             self._put,
             self._private,
             Caps(self._caps.total // SHARE, self._caps.file),
             self._job,
-            Nesting(lambda *asked: self._save(folder, *asked), folder, self.git),
+            Nesting(
+                lambda *asked: self._save(folder, *asked),
+                folder=folder,
+                git=self.git,
+                restored=self._workspace / folder,
+            ),
         )
         capture.go_on_from(self._logged.get(folder))
         if self._small:

@@ -82,14 +82,15 @@ class Location(msgspec.Struct, frozen=True):
         return GitDirs(self.git_dir, work_tree=self.top, cwd=self.top)
 
 
-def linked_worktrees(place: Location) -> Iterator[Path]:
-    """The folders of the worktrees that are linked to the repository at `place`, real paths; none where that is one."""
+def linked_worktrees(place: Location) -> Iterator[tuple[str, Path]]:
+    """The worktrees that are linked to the repository at `place`: the repository's own name of each, and its folder, a
+    real path; none where `place` is one."""
     if place.common is None or place.linked:
         return
     with suppress(OSError):
         for name in sorted(os.listdir(place.common / LINKED))[:MAX_LINKED]:  # noqa: PTH208 - names, not paths
             if (folder := named_worktree(place.common / LINKED / name)) is not None:
-                yield folder
+                yield name, folder
 
 
 def named_worktree(git_dir: Path) -> Path | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from wal_agent.capture.candidates import HISTORY, OUTSIDE, Caps, bound_paths
+from wal_agent.capture.candidates import BROUGHT_IN, HISTORY, OUTSIDE, Caps, bound_paths
 from wal_agent.capture.git import (
     Busy,
     Change,
@@ -176,17 +176,20 @@ class SavedInside(msgspec.Struct, frozen=True):
     lags: bool = False
 
 
-SaveInside = Callable[[tuple[str, ...], int, float, tuple[int, ...]], SavedInside]
+SaveInside = Callable[[Mapping[str, Path], int, float, tuple[int, ...]], SavedInside]
 
 
 class Nesting(msgspec.Struct, frozen=True):
-    """How a capture stands to others. `save` gets the repositories inside, their paths below the workspace, and what
-    `capture` got, to capture them before this one is made. `folder`: of the record, where this is such a repository;
-    `git`: of the workspace that it is in."""
+    """How a capture stands to others. `save` gets the folders of the repositories inside, by their paths below the
+    workspace, and what `capture` got, to capture them before this one is made. `outside`: whether a linked worktree
+    outside of the workspace is saved too. `folder`: of the record, where this is a repository inside; `git` and
+    `restored`: the git of the workspace that it is in, and where there a restore puts it."""
 
     save: SaveInside = lambda *_: SavedInside()
+    outside: Callable[[Path], bool] = lambda _: False
     folder: str = ""
     git: Git | None = None
+    restored: Path | None = None
 
 
 ALONE = Nesting()
@@ -208,12 +211,12 @@ class WorkspaceCapture:
     ) -> None:
         """`workspace`: a real path. `private`: folders that are never captured."""
         self.git = nesting.git or Git(env)
-        self._shadow = Shadow.of(state_dir, workspace, self.git, job)
+        self._shadow = Shadow.of(state_dir, nesting.restored or workspace, self.git, job)
         self._packer = Packer(self._shadow, put)
         self._workspace, self._env = workspace, env
         self._private = (*private, state_dir)
         self._caps = caps or Caps()
-        self._inside, self._folder = nesting.save, nesting.folder
+        self._inside, self._outside, self._folder = nesting.save, nesting.outside, nesting.folder
         self._saved: SavedCapture | None = None
         self._next: SavedCapture | None = None
         self._tidy: Location | None = None
@@ -468,18 +471,23 @@ class WorkspaceCapture:
     def _save_inside(
         self, place: Location, scanned: Scanned, holds: int, also: tuple[int, ...], now: float
     ) -> SavedInside:
-        """The repositories inside: those that the scan found, and the linked worktrees that are ignored."""
-        found = {os.fsdecode(path) for path in scanned.inside}
-        for folder in linked_worktrees(place):
+        """The repositories inside: those that the scan found, and linked worktrees that are ignored, or outside."""
+        found = {name: self._workspace / name for name in map(os.fsdecode, scanned.inside)}
+        outside = dict[str, Path]()
+        for own, folder in linked_worktrees(place):
             if folder == self._workspace or any(folder.is_relative_to(each) for each in self._private):
                 continue
             if not folder.is_relative_to(self._workspace):
-                name = os.path.relpath(folder, self._workspace)
-                scanned.left_out.add(os.fsencode(name), OUTSIDE)
+                outside[f"{BROUGHT_IN}/{own}"] = folder
             elif os.path.lexists(folder / ".git"):
-                found.add(folder.relative_to(self._workspace).as_posix())
-        done = self._inside(tuple(sorted(found)), holds, now, also) if found else SavedInside()
+                found[folder.relative_to(self._workspace).as_posix()] = folder
+        wanted = {name: folder for name, folder in outside.items() if name not in found and self._outside(folder)}
+        all = found | wanted
+        done = self._inside(dict(sorted(all.items())), holds, now, also) if all else SavedInside()
         scanned.left_out.settle_inside(map(os.fsencode, sorted(found)), set(map(os.fsencode, done.saved)))
+        for name, folder in outside.items():
+            if name not in wanted or name not in done.saved:
+                scanned.left_out.add(os.fsencode(os.path.relpath(folder, self._workspace)), OUTSIDE)
         return done
 
     def _is_same(self, saved: SavedCapture, scanned: Scanned, around: RepositoryState, state: bytes) -> bool:

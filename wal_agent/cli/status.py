@@ -308,7 +308,7 @@ def file_rows(f: Files, now: float, running: bool) -> list[tuple[str, str]]:
     if nested := describe_apart(f.left_out, NESTED):
         rows.append(("", f"of repositories inside only the commit is saved, and no file: {nested}"))
     if outside := describe_apart(f.left_out, OUTSIDE):
-        rows.append(("", f"linked worktrees outside of this folder are not saved: {outside}"))
+        rows.append(("", f"linked worktrees outside of this folder are not saved (--worktrees all): {outside}"))
     if f.behind:
         count = plural(len(f.behind) + f.behind_more, "call")
         newest = f"the newest is #{f.behind[-1]}"

@@ -207,8 +207,10 @@ class Comparison(msgspec.Struct, frozen=True):
             if self.now is None and old and new and old.commit == new.commit:
                 continue
             try:
-                target = self.target if self.now is None else target_inside(self.target, name)
                 check_inside_name(name)
+                if self.now is not None and self.target.is_outside(name):
+                    raise ConfigError("It lies outside of this folder.")
+                target = self.target if self.now is None else target_inside(self.target, name)
                 yield name, self._compare(target, old, new, f"{name}/")
             except (Damaged, ConfigError, Exhausted, OSError) as error:
                 yield name, TreeDiff(why=shorten(str(error), 400))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from wal_agent.calls.quote import inline, safe, show_input
-from wal_agent.capture.candidates import IGNORED
+from wal_agent.capture.candidates import BROUGHT_IN, IGNORED
 from wal_agent.records import Pending, Repository, Workspace, state_text
 from wal_agent.recovery.restore_target import Keep, KeptFiles, PutBack, RestoreBackup
 from wal_agent.text import plural, quote_word, size
@@ -223,6 +223,10 @@ def tree_lines(done: TreeResult) -> list[str]:
         lines.append(row("git", f"a {one_line(busy, 20)} is in progress in the repository that was made{commands}"))
     if inside := _inside_back(done):
         lines.append(row("inside", f"put back too: {describe_folders(inside)}"))
+    for own in (name.rpartition("/")[2] for name in inside if name.rpartition("/")[0] == BROUGHT_IN):
+        there = quote_word(f"../{own}")  # `git worktree move` refuses submodules
+        move = f"mv {quote_word(f'{BROUGHT_IN}/{own}')} {there} && git worktree repair {there}"
+        lines.append(row("worktree", f"{one_line(own, 80)} lay outside of this folder; to move it there: {move}"))
     for each in done.inside:
         if each.why:
             lines.append(row("inside", f"{one_line(each.folder, 80)} was not put back: {one_line(each.why, 200)}"))

@@ -27,7 +27,7 @@ import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.budget import FOREIGN
-from wal_agent.capture.candidates import Caps
+from wal_agent.capture.candidates import BROUGHT_IN, Caps
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing
 from wal_agent.capture.repository import MARK_NAME, Location, RepositoryReader, find_location, read_marks
 from wal_agent.capture.scan import Scanner
@@ -341,6 +341,10 @@ class RestoreTarget(msgspec.Struct, frozen=True):
         if any(place.is_relative_to(each.resolve()) for each in (*self.private, self.state_dir)):
             raise ConfigError(f"{place} is never captured.")
         return msgspec.structs.replace(self, folder=place, around=self.folder, most=most)
+
+    def is_outside(self, name: str) -> bool:
+        """Whether a linked worktree with this name in the log lies outside of the workspace here, or nowhere."""
+        return name.startswith(f"{BROUGHT_IN}/") and name.isprintable() and not os.path.lexists(self.folder / name)
 
     def shadow(self) -> Shadow:
         return Shadow.of(self.state_dir, self.folder, Git(self.env), self.job)

@@ -209,11 +209,12 @@ def put_files_back(job: OpenedJob, home: Home, place: RewindPlace, n: int) -> _F
     if why := too_wide(home.workspace, home.env):
         raise ConfigError(f"The files of {home.workspace} are not put back: {why}.", "Leave --files out.")
     now, before, logged = SystemClock().now(), job.writer.acked.seq, job.writer.state.inside
-    decided = PutBack(make_repository=False, asked=True)
-    done = restore_files(_target(job, home), place.tree, job.blobs, decided, now, inside=place.inside)
+    target, decided = _target(job, home), PutBack(make_repository=False, asked=True)
+    inside = {name: each for name, each in place.inside.items() if not target.is_outside(name)}
+    done = restore_files(target, place.tree, job.blobs, decided, now, inside=inside)
     back = {each.folder: each.done for each in done.inside if each.done is not None}
     _note_kept(home, n, {"": done, **back}, now)
-    stay = sorted(logged.keys() - place.inside.keys())
+    stay = sorted({*logged, *place.inside} - inside.keys())
     calls = job.writer.state.next_call - 1  # whose effects on the files are left out on purpose
 
     def again(captured: Workspace, **changed: tuple[str, ...]) -> Workspace:
@@ -221,7 +222,7 @@ def put_files_back(job: OpenedJob, home: Home, place: RewindPlace, n: int) -> _F
 
     names = [*back, *(name for name in logged if name not in back)][:MAX_INSIDE]
     records = [again(place.inside[name]) for name in back]
-    lines = [row("inside", f"not saved then, and as they are: {describe_folders(stay)}")] if stay else []
+    lines = [row("inside", f"as they are, not saved then or outside: {describe_folders(stay)}")] if stay else []
     top = again(place.tree, inside=tuple(sorted(names)))
     return _FilesBack((*records, top), before, (tree_summary(done), *tree_lines(done), *lines))
 

@@ -361,7 +361,13 @@ def open_worktree_capture(context: RunContext, say: Callable[[str], None]) -> Tr
     total = int(settings.workspace_cap * (1 << 20))
     caps = Caps(total, max(1, total // 20))
     put = context.job.blobs.put_payload
-    capture = TreeCapture(state_dir(env), workspace, env, put, private, caps, settings.job)
+
+    def outside(folder: Path) -> bool:
+        hidden = any(folder.is_relative_to(each.resolve()) for each in private)
+        wide = bool(too_wide(folder, env)) or workspace.is_relative_to(folder)
+        return settings.worktrees == "all" and not hidden and not wide
+
+    capture = TreeCapture(state_dir(env), workspace, env, put, private, caps, settings.job, outside)
     capture.go_on_from(context.job.replay.state)
     return capture
 

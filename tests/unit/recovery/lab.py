@@ -68,6 +68,7 @@ class Machine:
     state_dir: Path
     work: Path
     _capture: TreeCapture | None = None
+    outside: bool = False  # linked worktrees outside are saved too
 
     @property
     def target(self) -> RestoreTarget:
@@ -77,7 +78,8 @@ class Machine:
         """One capture into the log, if anything is new."""
         if self._capture is None:
             env = self.target.env
-            self._capture = TreeCapture(self.state_dir, self.work.resolve(), env, self.lab.blobs.put_payload)
+            put, outside = self.lab.blobs.put_payload, lambda _: self.outside
+            self._capture = TreeCapture(self.state_dir, self.work.resolve(), env, put, outside=outside)
             self._capture.go_on_from(self.lab.state)
         self.lab.moment += 1
         records = self._capture.capture(0, self.lab.moment)

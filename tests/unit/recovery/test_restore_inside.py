@@ -4,13 +4,14 @@ is."""
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.unit.recovery.lab import NOW, Lab, Machine, files, git, repository, write
-from wal_agent.capture.candidates import NESTED, OUTSIDE
+from wal_agent.capture.candidates import BROUGHT_IN, NESTED, OUTSIDE
 from wal_agent.capture.inside import MAX_INSIDE
 from wal_agent.errors import ConfigError
 from wal_agent.recovery.report import describe_tree, tree_lines
@@ -193,6 +194,32 @@ def test_too_many_and_those_outside_are_named(tmp_path: Path) -> None:
     a.capture()
     assert len(lab.captured.inside) == MAX_INSIDE
     assert set(lab.captured.left_out) == {f"many/{MAX_INSIDE}: {NESTED}", f"../outside: {OUTSIDE}"}
+
+
+def test_a_linked_worktree_outside_comes_back_below_the_folder(tmp_path: Path) -> None:
+    """Where its person wants it saved; the line of the start moves it to where it was, and captures go on there."""
+    lab = Lab(tmp_path)
+    a, b = lose(lab)
+    a.outside = b.outside = True
+    made = linked(a.work, "../side")
+    git(made, "submodule", "add", "-q", str(repository(tmp_path / "module")), "sub/module")
+    write(made / "sub/module", dirty="dirty\n")
+    a.capture()
+    name = f"{BROUGHT_IN}/side"
+    assert lab.captured.inside == (name, f"{name}/sub/module") and not lab.captured.left_out
+    done = b.restore()
+    assert [each.why for each in done.inside] == ["", ""]
+    assert state_of(b.work / name) == state_of(made)
+    assert (b.work / name / "sub/module/dirty").read_text() == "dirty\n"
+    assert not (b.work.parent / "side").exists()
+    [line] = [line for line in tree_lines(done) if " mv " in line]
+    subprocess.run(line[line.index("mv ") :], shell=True, cwd=b.work, check=True, capture_output=True)
+    write(b.work.parent / "side", later="later\n")
+    b.capture()
+    assert lab.captured.inside == (name, f"{name}/sub/module") and not lab.captured.left_out
+    c = lab.machine("c")
+    c.restore()
+    assert state_of(c.work / name) == state_of(b.work.parent / "side")
 
 
 HOSTILE = (

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.unit.recovery.lab import Lab, Machine, files, git, repository, write
+from wal_agent.capture.candidates import BROUGHT_IN
 from wal_agent.capture.inside import MAX_INSIDE
 from wal_agent.paths import state_dir
 from wal_agent.supervise.rewrite import Home, RewindPlace, bring_kept, put_files_back
@@ -107,6 +108,22 @@ def test_one_that_is_gone_comes_back_and_one_that_was_not_there_stays(tmp_path: 
     assert git(a.work / "vendor/lib/deeper", "log", "--format=%s") == "second\nfirst"
     assert (a.work / "fresh/mine").read_text() == "mine\n"
     assert lab.captured.inside == tuple(sorted(lab.state.inside)) == tuple(sorted((*INSIDE, "fresh")))
+
+
+def test_a_worktree_outside_stays_as_it_is(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    a = Machine(lab, tmp_path / "a/wal-agent", tmp_path / "a/work", outside=True)
+    git(repository(a.work), "worktree", "add", "-q", "-b", "side", "../side")
+    a.capture()
+    then = lab.state
+    write(a.work, later="later\n")
+    write(a.work.parent / "side", later="later\n")
+    a.capture()
+    rewind = Rewinder(a)
+    assert f"{BROUGHT_IN}/side" in rewind.back(then)
+    assert not (a.work / "later").exists() and not (a.work / BROUGHT_IN).exists()
+    assert (a.work.parent / "side/later").exists()
+    assert (a.capture(), lab.captured.inside) == (None, (f"{BROUGHT_IN}/side",))
 
 
 def test_the_log_never_names_more_of_them_than_a_run_saves(tmp_path: Path) -> None:

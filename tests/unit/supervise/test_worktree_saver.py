@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.capture.trees import Elsewhere, Log, User, on_disk
+from tests.unit.recovery.lab import git
 from tests.unit.supervise.crew import PATIENCE, Post, ended, run_context, short_folder, starting, until
 from wal_agent.agents.base import Agent
 from wal_agent.capture import workspace as captures
-from wal_agent.capture.candidates import Caps
+from wal_agent.capture.candidates import BROUGHT_IN, OUTSIDE, Caps
 from wal_agent.capture.git import OWN, Git
 from wal_agent.capture.inside import TreeCapture
 from wal_agent.clock import SystemClock
@@ -645,6 +648,29 @@ def test_a_home_is_not_captured_nor_what_is_around_it(desk: Desk, tmp_path: Path
     assert said == []
     assert [too_wide(folder, env) for folder in (home / "project", desk.user.top.resolve())] == ["", ""]
     assert too_wide(Path("/"), {}) != ""
+
+
+def test_worktrees_outside_are_saved_where_their_person_wants_it(desk: Desk, tmp_path: Path) -> None:
+    """I7: neither is then one that is a home folder, credentials, or around the workspace."""
+    home, top, parts = desk.user.home.resolve(), desk.user.top.resolve(), desk.user.top / ".git/worktrees"
+    git(top, "init", "-q", "-b", "main")
+    git(top, "commit", "-q", "--allow-empty", "-m", "first")
+    git(top, "worktree", "add", "-q", "-b", "side", str(tmp_path / "side"))
+    (home / ".ssh").mkdir()
+    for n, folder in enumerate((home, home / ".ssh", top.parent)):
+        shutil.copytree(parts / "side", parts / f"own{n}")
+        (parts / f"own{n}/gitdir").write_text(f"{folder}/.git\n")
+        (folder / ".git").write_text(f"gitdir: {parts}/own{n}\n")
+    env = {**desk.user.env, "WAL_AGENT_RUNTIME_DIR": "/tmp/wa-rt"}
+    found = {}
+    here = Settings(bucket="memory://x", job="j")
+    for settings in (here, replace(here, worktrees="all")):
+        made = open_worktree_capture(fixed(desk, settings, Cli(tmp_path / "cli"), top, env), print)
+        assert made is not None
+        found[settings.worktrees] = made.capture(0, 1.0)[-1]
+    assert (found["inside"].inside, found["all"].inside) == ((), (f"{BROUGHT_IN}/side",))
+    outside = [len([line for line in each.left_out if line.endswith(OUTSIDE)]) for each in found.values()]
+    assert outside == [3, 2], "what is never captured is not named"
 
 
 def test_credentials_and_other_agents_folders_are_never_captured(desk: Desk, tmp_path: Path) -> None:
