@@ -78,6 +78,8 @@ BACKGROUND = [
     pytest.param("copilot", f"({GOES_ON}) > /dev/null 2>&1 &", {}, id="copilot-detached", marks=deep),
     pytest.param("copilot", GOES_ON, {"mode": "async", "shellId": "one"}, id="copilot-asked", marks=deep),
     pytest.param("copilot", GOES_ON, {"initial_wait": 1}, id="copilot-at-its-limit", marks=deep),
+    pytest.param("kimi", GOES_ON, {"run_in_background": True, "description": "to pay"}, id="kimi-asked", marks=deep),
+    pytest.param("kimi", f"({GOES_ON}) > /dev/null 2>&1 &", {}, id="kimi-detached", marks=deep),
     pytest.param("codex", GOES_ON, {"yield_time_ms": 300}, id="codex-at-its-limit"),
     pytest.param("claude", GOES_ON, {"timeout": 2000}, id="claude-at-its-limit"),  # there Claude itself moves it
 ]
