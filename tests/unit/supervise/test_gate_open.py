@@ -81,7 +81,7 @@ def test_a_look_at_what_still_runs_is_no_answer_and_the_job_is_not_complete(post
 def test_a_background_task_that_the_agent_ended_stays_open(post: Post) -> None:
     call = charged(post)
     finish(post, runs_on=True, task="b1")
-    post.gate.end_task("b1", "cancelled")
+    assert [post.gate.end_task("b1", "cancelled") for _ in range(2)] == [True, False]
     post.commit()
     assert hows(post) == [] and post.open_words() == [(call, "runs_on"), (call, "cut")]
 
@@ -180,6 +180,22 @@ def test_a_no_at_the_dialog_is_silent_and_a_stop_of_the_tool_is_not(
     no = (asked, begun, sees) == (True, False, True)
     assert hows(post) == ([(call, "refused")] if no else [])
     assert post.open_words() == ([] if no else [(call, "cut")])
+
+
+def test_a_look_at_the_dialog_ends_with_the_run(post: Post) -> None:
+    call = charged(post)
+
+    class Restless(Table):
+        def tree(self) -> int:
+            self.reaped += 1
+            post.gate.is_stopping = lambda: True
+            assert self.reaped < 3, "nobody looks any more"
+            return self.reaped
+
+    table = Restless()
+    post.gate.processes = table  # type: ignore[assignment]
+    post.gate.approval_asked("run_shell_command")
+    assert table.reaped == 1 and [r.call for r in post.gate.running()] == [call]
 
 
 def test_a_tool_that_an_esc_ends_right_behind_the_yes_has_begun(post: Post) -> None:

@@ -736,6 +736,21 @@ def test_a_state_that_no_run_can_have_written_is_damage(monkeypatch: pytest.Monk
     assert found.damage.why == "record 3 of job shop is damaged: it has too much."
 
 
+def test_a_record_that_the_bucket_calls_damaged_is_named_in_its_words() -> None:
+    """As an encrypted bucket does with an object that somebody has changed."""
+    world, _ = a_log(2)
+
+    class Changed(Asked):
+        def get(self, key: str) -> Object:
+            if key == KEYS.segment(3):
+                raise Damaged("it was changed")
+            return super().get(key)
+
+    found = replay(Changed(world), KEYS)
+    assert found.damage is not None and (found.seq, found.damage.seq, found.damage.missing) == (2, 3, False)
+    assert found.damage.why == "record 3 of job shop is damaged: it was changed"
+
+
 @pytest.mark.parametrize(("newest", "lost", "gone"), [(3, 4, False), (4, 4, True), (5, 4, True), (0, 4, False)])
 def test_what_is_in_front_of_the_newest_snapshot_went_by_retention(
     newest: int, lost: int, gone: bool, monkeypatch: pytest.MonkeyPatch

@@ -404,7 +404,7 @@ def _files(count: int) -> dict[str, FileState]:
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_state_that_says_more_than_any_run_is_refused(more: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MAX_OPEN", "MAX_FILES", "MAX_PACKS", "MAX_STEPS"):
+    for name in ("MAX_OPEN", "MAX_FILES", "MAX_PACKS", "MAX_STEPS", "MAX_INSIDE"):
         monkeypatch.setattr(states, name, 3)
     count = 3 + more
     shelved = ShelvedSession("s", _files(count), (), 0)
@@ -413,6 +413,7 @@ def test_a_state_that_says_more_than_any_run_is_refused(more: int, monkeypatch: 
         State(files=_files(count)),
         State(shelf={"gemini": shelved}),
         State(workspace=_packs(count)),
+        State(inside={str(n): _packs(0) for n in range(count)}),
         State(steps={str(n): StepAt(first=0) for n in range(count)}),
         State(next_call=MAX_CALL + more),
     ]

@@ -126,6 +126,11 @@ def test_segments_leave_in_order_and_the_stored_ones_first() -> None:
     assert line.tickets == [*first.tickets, *second.tickets]
     assert line.leave() and (line.first, line.stored) == (second, 0)
     assert not line.leave() and (line.first, line.unstored, line.stored) == (None, None, 0)
+    line.segments.append(first)
+    assert line.store(first)
+    line.clear()
+    line.segments.append(second)
+    assert (line.unstored, line.unspooled) == (second, 3), "what comes behind a clearing is not stored"
 
 
 def test_r3_what_is_at_my_seq() -> None:
