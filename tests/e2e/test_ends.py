@@ -262,6 +262,8 @@ def test_a_yes_and_an_esc_in_the_tool_leave_it_open(scene: Scene) -> None:
             if _happens(ledger.exists, 3):
                 break
         assert ledger.exists(), term.screen()
+        if scene.agent != "copilot":
+            until(lambda: machine.status()["phase"] == "executing_tools", "the question is over")
         _escape(term, scene, "cut")
         until(lambda: machine.status()["phase"] == "awaiting_user", "the agent waits for the person")
         _leave(term)
@@ -269,6 +271,29 @@ def test_a_yes_and_an_esc_in_the_tool_leave_it_open(scene: Scene) -> None:
         term.close()
     assert _ends(scene) == [("intent", 1), ("cut", 1)]
     _cut_short(scene, machine, 1, charge, ledger)
+
+
+@deep
+@pytest.mark.parametrize("scene", ["claude"], indirect=True)
+def test_what_auto_mode_asks_is_known_until_the_tool_runs(scene: Scene) -> None:
+    """It cannot check actions here, so it asks a person, without the hook of other questions."""
+    machine = scene.machine("vm")
+    charge, ledger = _charge(scene, machine, scene.agent)
+    scene.script(Turn(calls=[charge]), Turn(text="never"))
+    term = _started(machine, scene, "--permission-mode", "auto", TASK)
+    try:
+        term.shows("Enter to stay in auto mode")
+        until(lambda: machine.status()["phase"] == "awaiting_approval", "the question is known")
+        term.press("Enter")
+        term.shows("Do you want to proceed")
+        assert machine.status()["phase"] == "awaiting_approval"
+        term.press("Down", "Enter")
+        until(ledger.exists, "it is paid")
+        until(lambda: machine.status()["phase"] == "executing_tools", "the question is over")
+        _escape(term, scene, "cut")
+        _leave(term)
+    finally:
+        term.close()
 
 
 @pytest.mark.parametrize("scene", once(TALKS, "codex"), indirect=True)

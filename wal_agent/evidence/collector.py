@@ -76,7 +76,7 @@ _GEMINI = re.compile(
 )
 _CLAUDE = re.compile(
     r"(?:\S*/)?(?:ba|z)sh -c (?:-l )?source \S+/shell-snapshots/snapshot-\S+ 2>/dev/null \|\| true && "
-    r"(?:[^'\"]|'[\w.+-]*')*?eval (?P<word>'.*')(?: < /dev/null)? && pwd -P >\| (?P<file>\S+)",
+    r"(?:[^'\"]|'[\w.+-]*')*?eval (?P<word>'.*'|[\w@%+=:,./-]+)(?: < /dev/null)? && pwd -P >\| (?P<file>\S+)",
     re.DOTALL,
 )
 _KIMI = re.compile(r"(?:\S*/)?(?:ba|z)?sh -c cd (?:'[^']*'|[^\s']+) && (?P<command>.*)", re.DOTALL)

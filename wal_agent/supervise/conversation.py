@@ -87,6 +87,7 @@ class Conversation:
         self._emit = context.emit
         self._supervisor = supervisor
         self._agent = context.agent.name
+        self._unseen = context.agent.capabilities.hookless is not None  # what it does: it counts as busy
         # Only the session's file shows which calls it has, and hooks only that a turn before is whole.
         self._by_file = context.agent.capabilities.boundary == "file"
         self._notice = launch.notice  # the recovery's words, with which the first turn begins; until it is over
@@ -225,19 +226,19 @@ class Conversation:
 
     def refresh_phase(self) -> tuple[Phase, str]:
         """The phase and what it is about. First calls are left behind that ended with no hook: that were denied, or
-        whose end is in the session's file."""
+        whose end is in the session's file; and questions about a call that has begun."""
         self._step(self._missed)
         return self.phase, self.about
 
     def _missed(self) -> PhaseEvent | None:
         """Which step was missed, if any. A call that is about to begin counts as one that runs."""
         running = {r.call for r in self._gate.running()}
-        busy = bool(running or self._beginning)
+        busy = bool(running or self._beginning or self._unseen)
         if self._stopped and not busy:
             return "turn_failed"
         if self.phase == "executing_tools" and not busy and not self._pending:
             return "last_tool_ended"
-        if self.phase == "awaiting_approval" and self._asked and not self._asked & running:
+        if self.phase == "awaiting_approval" and self._asked and all(map(self._gate.has_begun, self._asked & running)):
             return "approval_over" if busy else "last_tool_ended"
         return None
 

@@ -787,6 +787,10 @@ class Gate:
         if new and (processes := self.processes) is not None and processes.sees:
             start_daemon("approval", lambda: self._await_dialog(processes, new, since))
 
+    def has_begun(self, call: int) -> bool:
+        """Whether a shell with its command was seen, so that nobody is asked about it any more."""
+        return self.processes is not None and self.processes.shows(call)
+
     def _await_dialog(self, processes: CallProcesses, calls: set[int], since: float) -> None:
         """Note what is below the agent once the hook that reported its question is over. A person has hardly answered
         then; if the same is there when the agent says that the call was cancelled, nothing of it has begun. An Esc

@@ -308,6 +308,7 @@ class CallProcesses:
         self._lock = threading.Lock()
         self._of: dict[int, dict[Born, Born | None]] = {}  # of a call: each process with its shell, None for an orphan
         self._sessions: dict[int, tuple[int, ...]] = {}  # calls of a shell, by its number: orphans keep its session
+        self._shown: set[int] = set()  # calls whose command a shell was given
 
     def look(self, calls: Mapping[int, Begun]) -> None:
         """Note what the running `calls` have started so far."""
@@ -330,7 +331,8 @@ class CallProcesses:
                 continue  # the agent's own helper
             else:
                 text = words.setdefault(shell.id, " ".join(_command(shell.pid).split()))
-                able = _given(text, {call: calls[call].command for call in able})
+                able, shown = _given(text, {call: calls[call].command for call in able})
+                self._shown.update(able if shown else ())
             with self._lock:
                 if shell is not None:
                     self._sessions[shell.pid] = tuple(able)
@@ -343,6 +345,10 @@ class CallProcesses:
         """Whether a process of the call was seen."""
         with self._lock:
             return bool(self._of.get(call))
+
+    def shows(self, call: int) -> bool:
+        """Whether a shell with the call's command was seen: no hook of the person's own is taken for it."""
+        return call in self._shown
 
     def alive(self, call: int, running: Collection[int] = ()) -> tuple[int, ...]:
         """The numbers of the call's processes that live, and of their descendants. `running`: the calls that run now;
@@ -365,6 +371,7 @@ class CallProcesses:
     def forget(self, call: int) -> None:
         with self._lock:
             self._of.pop(call, None)
+            self._shown.discard(call)
 
     def tree(self) -> Tree:
         """What is below the agent now."""
@@ -410,15 +417,15 @@ class CallProcesses:
         return False
 
 
-def _given(text: str, commands: Mapping[int, str]) -> list[int]:
-    """The calls whose command a shell with these arguments was given, however the agent quotes it; all where none is
-    recognised."""
+def _given(text: str, commands: Mapping[int, str]) -> tuple[list[int], bool]:
+    """The calls whose command a shell with these arguments was given, however the agent quotes it; all, and False,
+    where none is recognised."""
     sizes = {}
     for call, command in commands.items():
         parts = [part for part in _QUOTED.split(command) if part]
         sizes[call] = sum(map(len, parts)) if all(part in text for part in parts) else 0
     most = max(sizes.values())
-    return [call for call, size in sizes.items() if size == most]
+    return [call for call, size in sizes.items() if size == most], most > 0
 
 
 def _command(pid: int) -> str:

@@ -46,6 +46,10 @@ def test_the_conversation() -> None:
     assert said("SessionStart", source="clear") == SessionStarted("s", "clear")
     assert said("UserPromptSubmit", prompt="do it") == TurnStarted("s", "do it")
     assert said("PermissionRequest") == AwaitingApproval("s", "Bash")
+    for kind in hooks.ASKS:
+        notice = said("Notification", notification_type=kind, message="needs your choice")
+        assert notice == AwaitingApproval("s", "needs your choice")
+    assert isinstance(said("Notification", notification_type="idle_prompt"), OtherEvent)
     assert said("PreCompact", trigger="auto", custom_instructions=None) == Compacting("s", done=False, trigger="auto")
     assert said("SessionStart", source="compact") == ContextRequested("s")  # in the middle of a turn
     assert said("SessionStart", source="compact", agent_id="a1") == OtherEvent("SessionStart")
@@ -155,7 +159,11 @@ def test_the_settings_of_a_run(tmp_path: Path) -> None:
     for event, [group] in values["hooks"].items():
         [hook] = group["hooks"]
         assert ("exit 2" in hook["command"]) == (event == "PreToolUse")
-        assert group.get("matcher") == ("^(?!(?:Read|a\\.b)$)" if event in hooks.TOOLS else None)
+        chosen = {
+            "Notification": "agent_needs_input|permission_prompt",
+            **dict.fromkeys(hooks.TOOLS, "^(?!(?:Read|a\\.b)$)"),
+        }
+        assert group.get("matcher") == chosen.get(event)
         assert SHELL_SECONDS[True] < hook["timeout"] == HOOK_SECONDS < 2147483
     assert hooks.protocol_file(Path(made.env[hooks.SETTINGS])).read_text() == "The protocol."
 

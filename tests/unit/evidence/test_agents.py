@@ -313,8 +313,7 @@ ALIASES = "{ \\builtin unalias -- 'which'; \\builtin unset -f -- 'which'; } >/de
 
 def claude(command: str, file: str = "6b35", stdin: bool = True, end: str = "", before: str = "") -> str:
     """As it was measured; a command with a redirection of its input gets none. `before`: what the user's shell has."""
-    word = "'" + command.replace("'", "'\"'\"'") + "'"
-    assert shlex.split(word) == [command]
+    word = shlex.quote(command)  # none of one plain word
     return (
         "/bin/bash -c source /root/.claude/shell-snapshots/snapshot-bash-1795338354565-xhcbid.sh 2>/dev/null || true "
         f"&& shopt -u extglob 2>/dev/null || true && {before}eval {word}{' < /dev/null' if stdin else ''} "
@@ -361,7 +360,8 @@ def test_a_shell_of_claude_code() -> None:
     [
         *("bash -c ./deploy.sh", claude("./deploy.sh --watch"), claude("cd x; ./deploy.sh"), claude("'./deploy.sh'")),
         *(claude("./deploy.sh", end="; more"), "vi " + claude("./deploy.sh")),
-        claude("./deploy.sh").replace("eval '", "eval ''x '"),
+        claude("./deploy.sh").replace("eval ", "eval x "),
+        claude("./deploy.sh ").replace("eval '", "eval ''x '"),
     ],
 )
 def test_what_only_names_the_command_of_claude_code(line: str) -> None:

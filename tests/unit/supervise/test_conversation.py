@@ -397,6 +397,20 @@ def test_a_second_question_does_not_hide_the_first(talk: Talk) -> None:
     assert talk.on.refresh_phase()[0] == "awaiting_approval"
 
 
+def test_a_question_is_over_once_the_shell_of_its_call_runs(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two calls that are asked about, the other one may still wait for its answer."""
+    begun: set[int] = set()
+    monkeypatch.setattr(talk.post.gate, "has_begun", begun.__contains__)
+    with talk.post.committing():
+        for command in ("make", "make test"):
+            talk.on.handle(starting("run_shell_command", command=command))
+    talk.on.handle(AwaitingApproval("s", "run_shell_command"))
+    begun.add(1)
+    assert talk.on.refresh_phase()[0] == "awaiting_approval"
+    begun.add(2)
+    assert talk.on.refresh_phase()[0] == "executing_tools"
+
+
 def test_a_turn_that_a_person_stopped_waits_for_the_person_once_nothing_runs(talk: Talk) -> None:
     """It is not complete; a call that the stop cut off may be found in the session only later."""
     talk.on.handle(TurnStarted("s", "do it"))

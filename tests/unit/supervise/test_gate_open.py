@@ -324,7 +324,7 @@ known.look(begun)
 first = min((p for p in processes.process_table().values() if p.parent == agent.pid), key=lambda p: p.id[1])
 before = bool(known.alive(1, begun))
 processes.end_processes(psutil.Process(first.pid).children() + [psutil.Process(first.pid)])
-print(json.dumps([before, bool(known.alive(1, begun)), bool(known.alive(2, [2]))]))
+print(json.dumps([known.shows(1), before, bool(known.alive(1, begun)), bool(known.alive(2, [2]))]))
 for each in psutil.Process(agent.pid).children(recursive=True):
     each.kill()
 agent.kill()
@@ -336,7 +336,7 @@ def test_a_call_that_is_over_is_not_kept_open_by_one_that_runs_beside_it(second:
     """Each living shell is accounted for by the call that runs it; of two equal ones by either."""
     lines = ["sleep 61; true", second]
     printed = subprocess.run([sys.executable, "-c", TWINS, *lines], capture_output=True, text=True, check=True)
-    assert json.loads(printed.stdout) == [True, False, True]
+    assert json.loads(printed.stdout) == [True, True, False, True]
 
 
 @pytest.mark.parametrize("reads", [True, False])

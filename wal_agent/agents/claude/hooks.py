@@ -46,7 +46,17 @@ from wal_agent.paths import user_home
 TOOLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest")
 # The smallest set that shows phases and calls. No PostToolBatch: it repeats every result of its batch, and the session
 # file has them a moment later. No SessionEnd: by then the terminal is the user's again.
-EVENTS = ("SessionStart", "UserPromptSubmit", *TOOLS, "Stop", "StopFailure", "PreCompact", "PostCompact")
+EVENTS = (
+    "SessionStart",
+    "UserPromptSubmit",
+    *TOOLS,
+    "Notification",
+    "Stop",
+    "StopFailure",
+    "PreCompact",
+    "PostCompact",
+)
+ASKS = ("agent_needs_input", "permission_prompt")  # Notifications: no PermissionRequest reports what auto mode asks
 
 
 class _Hook(msgspec.Struct):
@@ -65,6 +75,11 @@ class _Start(_Hook):
 
 class _Prompt(_Hook):
     prompt: str | None = None
+
+
+class _Notice(_Hook):
+    message: str = ""
+    notification_type: str = ""
 
 
 class _Tool(_Hook):
@@ -187,6 +202,11 @@ def failed_turn(session: str, error: str, text: str) -> base.TurnFailed:
     return base.TurnFailed(session, "other", text or error)
 
 
+def _notified(p: _Notice) -> base.HookEvent:
+    asks = p.notification_type in ASKS
+    return base.AwaitingApproval(p.session_id, p.message) if asks else base.OtherEvent("Notification")
+
+
 parse = parser(
     {
         "SessionStart": on(_Start, _start),
@@ -195,6 +215,7 @@ parse = parser(
         "PostToolUse": on(_Done, _done),
         "PostToolUseFailure": on(_Failed, _failed),
         "PermissionRequest": on(_Tool, lambda p: base.AwaitingApproval(p.session_id, p.tool_name)),
+        "Notification": on(_Notice, _notified),
         "Stop": on(_Stop, _stop),
         "StopFailure": on(_Failure, _failure),
         "PreCompact": on(_Compact, lambda p: _compact(p, "PreCompact")),
@@ -312,6 +333,8 @@ def hook_table(setup: HookSetup) -> HookTable:
         group: dict[str, Any] = {"hooks": [{"type": "command", "command": line, "timeout": HOOK_SECONDS}]}
         if event in TOOLS and setup.skip:
             group["matcher"] = skip_pattern(setup.skip)
+        elif event == "Notification":
+            group["matcher"] = "|".join(ASKS)
         table[event] = [group]
     return table
 
