@@ -32,6 +32,7 @@ from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, Newer, NotFound, Unavailable
 from wal_agent.fleet.inboxes import Inboxes, WaitingJob
 from wal_agent.fleet.jobs import Job, JobState, Reader, count_states
+from wal_agent.paths import state_dir
 from wal_agent.records import FORMAT
 from wal_agent.recovery.lease_policy import owner_is_dead
 from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming
@@ -387,7 +388,7 @@ class Watcher:
         took over; Denied, Damaged, ConfigError."""
         runtime = runtime_dir(self._env)
         sweep_run_dirs(runtime)
-        run_dir = RunDir.create(runtime, secrets.token_hex(8))
+        run_dir = RunDir.create(runtime, secrets.token_hex(8), state_dir(self._env))
         try:
             while not self._stop.is_set():
                 lease = self._take(run_dir)

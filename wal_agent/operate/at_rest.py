@@ -17,6 +17,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.clock import SystemClock
 from wal_agent.errors import LeaseHeld, Unavailable
+from wal_agent.paths import state_dir
 from wal_agent.recovery.lease_policy import (
     Acquire,
     Decline,
@@ -78,7 +79,7 @@ def act_unowned(
     bucket, keys = at.bucket, at.keys
     if problem := wrong_key_error(keys.job, seen.doc.key, at.key_id):
         raise problem
-    run_dir = RunDir.create(runtime_dir(at.env), secrets.token_hex(8))
+    run_dir = RunDir.create(runtime_dir(at.env), secrets.token_hex(8), state_dir(at.env))
     try:
         here = this_host(at.env, run_dir.lock)
         known = probe_holder(seen, here, spools_dir(at.env), bucket.url)

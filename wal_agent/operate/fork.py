@@ -65,7 +65,7 @@ def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
     settings, env, clock = options.settings, options.env, SystemClock()
     key = load_key(settings.encryption_key_file, settings.encryption_key_command, env)
     bucket = EncryptedBucket(open_bucket(settings.bucket), key)
-    run_dir = RunDir.create(runtime_dir(env), secrets.token_hex(8))
+    run_dir = RunDir.create(runtime_dir(env), secrets.token_hex(8), state_dir(env))
     try:
         keys = Keys(settings.job)
         found = replay_at(bucket, keys, key_id(key), at, clock.now())

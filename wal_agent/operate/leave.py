@@ -26,7 +26,7 @@ from wal_agent.paths import config_dir, state_dir
 from wal_agent.records import Opening
 from wal_agent.recovery.restore_target import is_folder_name
 from wal_agent.supervise.identity import ATTRIBUTE, known_folders
-from wal_agent.supervise.machine import is_run_live, runtime_path, spools_dir
+from wal_agent.supervise.machine import is_run_live, is_run_of, runtime_path, spools_dir
 from wal_agent.supervise.provenance import forget_args, is_noted
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.spool import SpoolOwner, count_segments, orphaned_spools
@@ -113,11 +113,11 @@ def foresee_leaving(env: Mapping[str, str]) -> Leaving:
 
 
 def _run_folders(env: Mapping[str, str]) -> list[Path]:
-    """Runs' folders; a folder that a person named may hold more than these."""
-    runtime = runtime_path(env)
+    """The folders of runs with this state folder; there may be those of another HOME, and what a person put there."""
+    runtime, state = runtime_path(env), state_dir(env)
     if not runtime.is_dir():
         return []
-    return sorted(path for path in runtime.iterdir() if _RUN.fullmatch(path.name) and (path / "lock").is_file())
+    return sorted(path for path in runtime.iterdir() if _RUN.fullmatch(path.name) and is_run_of(path, state))
 
 
 def leave(env: Mapping[str, str]) -> Leaving:
@@ -125,7 +125,7 @@ def leave(env: Mapping[str, str]) -> Leaving:
     disk refuses."""
     if live := [path.name for path in _run_folders(env) if is_run_live(path)]:
         raise LeaseHeld(
-            f"Runs of this user are alive on this machine ({len(live)}), so nothing was removed.",
+            f"Runs of this user and HOME are alive on this machine ({len(live)}), so nothing was removed.",
             "End them first: wal-agent list, then wal-agent stop --job NAME",
         )
     found = foresee_leaving(env)

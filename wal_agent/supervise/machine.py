@@ -149,7 +149,8 @@ class RunDir(msgspec.Struct, frozen=True):
     """A run's private folder: `lock` (held by flock while the supervisor lives), `hook.sock`, `agent.pid`, `session`,
     `place` (its job and its workspace). `mark`: of this process as its supervisor (ancestry.mark_run).
 
-    The lock file stays when the run ends: it says "dead" to whoever reads the lease later. `sweep` takes old ones."""
+    The lock file stays when the run ends: it says "dead" to whoever reads the lease later. `sweep` takes old ones. It
+    holds the path of the state folder that the run works with: of one user, several may share a runtime folder."""
 
     run: str
     path: Path
@@ -157,13 +158,15 @@ class RunDir(msgspec.Struct, frozen=True):
     mark: int = -1
 
     @classmethod
-    def create(cls, runtime: Path, run: str) -> RunDir:
+    def create(cls, runtime: Path, run: str, state: Path = Path()) -> RunDir:
         from wal_agent.supervise.ancestry import mark_run
 
         path = runtime / run
         path.mkdir(mode=0o700)
         fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try_lock(fd)  # it is new: at most somebody looks at it
+        with suppress(OSError):  # a full disk
+            os.write(fd, os.fsencode(state))
         return cls(run, path, fd, mark_run(run))
 
     @property
@@ -202,6 +205,11 @@ def sweep_run_dirs(runtime: Path, keep: int = 64) -> None:
         for path in folders[:-keep]:
             if not is_run_live(path):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def is_run_of(run_dir: Path, state: Path) -> bool:
+    """Whether the run of this folder works, or worked, with that state folder."""
+    return read_plain(run_dir / "lock") == os.fsencode(state)
 
 
 def is_run_live(run_dir: Path) -> bool:

@@ -149,7 +149,7 @@ def run(options: RunOptions, screen: Screen) -> RunResult:
             )  # a disk that hangs holds up no start
         except RuntimeError:  # no thread is left
             sweep_leftovers(agent, env, runtime)
-    run_dir = RunDir.create(runtime, secrets.token_hex(8))
+    run_dir = RunDir.create(runtime, secrets.token_hex(8), state_dir(env))
     screen.once(options.settings.origin)
     bucket = EncryptedBucket(options.metered(open_bucket(options.settings.bucket)), key)
     try:

@@ -156,8 +156,9 @@ def test_uninstall_leaves_agents_and_folders_as_before(run: Run, runtime: Path, 
     make_owner(Path.cwd(), os.environ)
     configure_hooks(agent="claude", install=True)
     configure_hooks(agent="gemini", install=True)
-    RunDir.create(runtime, MINE).end()
+    RunDir.create(runtime, MINE, state()).end()
     foreign = write(runtime / "not-ours")
+    other = RunDir.create(runtime, OTHER, home / "of-another-home")  # it is alive
     code, out, _ = run("uninstall", "--dry-run", "--json")
     foreseen = json.loads(out)
     assert code == 0 and settings.read_bytes() != before and state().is_dir()
@@ -167,7 +168,8 @@ def test_uninstall_leaves_agents_and_folders_as_before(run: Run, runtime: Path, 
     assert code == 0, err
     assert json.loads(out) == foreseen | {"dry_run": False}
     assert settings.read_bytes() == before and not (home / ".gemini" / "settings.json").exists()
-    assert session.exists() and own.exists() and foreign.exists()
+    assert session.exists() and own.exists() and foreign.exists() and other.lock.exists()
+    other.end()
     assert not state().exists() and not (runtime / MINE).exists()
     assert not hasattr(os, "listxattr") or ATTRIBUTE not in os.listxattr(Path.cwd())
     code, out, _ = run("uninstall", "--yes")
@@ -175,7 +177,7 @@ def test_uninstall_leaves_agents_and_folders_as_before(run: Run, runtime: Path, 
 
 
 def test_uninstall_is_refused_while_a_run_is_alive(run: Run, runtime: Path) -> None:
-    made = RunDir.create(runtime, MINE)
+    made = RunDir.create(runtime, MINE, state())
     kept = write(state() / "person")
     try:
         assert not try_lock(os.open(made.lock, os.O_RDWR))
