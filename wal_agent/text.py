@@ -74,6 +74,11 @@ def command(verb: str, named: str = "", *more: str) -> str:
     return " ".join(filter(None, ("wal-agent", verb, named.strip(), *map(quote_word, more))))
 
 
+def start_words(agent: str) -> str:
+    """Return the `verb` of `command` that starts a job's agent again: what `generic` runs, only the log has."""
+    return f"run {quote_word(agent)}" if agent not in ("", "generic") else "resume"
+
+
 def bucket_option(url: str) -> str:
     """Return the option that names the bucket, as typed; "" for none, and for a URL that holds a secret."""
     return " ".join(map(quote_word, bucket_words(url))) if url else ""

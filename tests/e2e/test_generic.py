@@ -199,6 +199,7 @@ def test_without_words_it_starts_as_it_was_and_the_prompt_is_in_a_file(yard: Yar
     assert (code, seen["args"], seen["history"]) == (0, ["0"], "step wait\n")
     assert seen["prompt"].startswith("[wal-agent recovery]")
     assert "after a crash the command starts again unchanged, with the recovery notice in the file" in said
+    assert "starting   the command again" in said and "resuming" not in said
 
 
 def test_exit_code_0_is_all_that_tells_of_a_completed_task(yard: Yard) -> None:
@@ -220,6 +221,7 @@ def test_given_up_in_good_order_it_is_not_said_that_nothing_was_in_flight(yard: 
     machine = yard.machine()
     run = machine.run("wait")
     until(yard.saved, "the session is saved")
+    until(lambda: yard.lease().phase == "executing_tools", "its phase is that of a command, not of a model")
     run.send_signal(signal.SIGTERM)
     run.communicate(timeout=60)
     assert run.returncode == 143

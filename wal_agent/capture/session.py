@@ -423,12 +423,14 @@ class SessionCapture:
     caller holds one lock over a capture and the queuing of its records: deltas build on each other. When a record could
     not be queued, it calls `forget`.
 
-    `problems` says of the last call, in sentences, what could not be captured and why.
+    `problems` says of the last call, in sentences, what could not be captured and why; `vanished` that the main file
+    is gone, "" where it is not.
     """
 
     def __init__(self, session: str, put_payload: Callable[[bytes], Payload]) -> None:
         self.session = session
         self.problems: tuple[str, ...] = ()
+        self.vanished = ""
         self._put = put_payload
         self._trackers: dict[str, FileTracker] = {}
         self._gone: dict[str, FileTracker] = {}  # what the last call reported as gone
@@ -487,7 +489,7 @@ class SessionCapture:
             if found is not None:
                 staged.append(found)
         self._main = main or self._main
-        gone = self._vanished({each.delta.path for each in staged}, problems, now)
+        gone = self._find_gone({each.delta.path for each in staged}, now)
         for each in staged:
             each.commit()
         self.problems = tuple(problems)
@@ -498,15 +500,15 @@ class SessionCapture:
         tracker.follow(file.path, file.begins)
         return tracker
 
-    def _vanished(self, seen: set[str], problems: list[str], now: float) -> list[FileGone]:
+    def _find_gone(self, seen: set[str], now: float) -> list[FileGone]:
         """Files that were captured and are no longer on the disk, whether they are still listed or not."""
         gone = []
-        self._gone = {}
+        self._gone, self.vanished = {}, ""
         for name, tracker in list(self._trackers.items()):
             if name in seen or not tracker.captured or _may_exist(tracker.path):
                 continue
             if name == self._main:
-                problems.append(f"{tracker.path} is gone; the log keeps the session as it was captured last.")
+                self.vanished = f"{tracker.path} is gone; the log keeps the session as it was captured last."
                 continue
             self._gone[name] = self._trackers.pop(name)
             gone.append(FileGone(time=now, path=name))

@@ -71,10 +71,10 @@ from wal_agent.text import (
     lines,
     plural,
     printable,
-    quote_word,
     say,
     shorten,
     size,
+    start_words,
     timestamp,
 )
 from wal_agent.wal import lease as leases
@@ -567,10 +567,9 @@ def describe_unrecovered(at: JobContext) -> str:
     if seen is None or seen.doc.state != "held" or not is_over(at, seen):
         return ""
     doc = seen.doc
-    words = "resume" if doc.agent in ("", "generic") else f"run {quote_word(doc.agent)}"
     return (
         f"    -  cut off {duration(lease_age(seen))} ago, not recovered yet: epoch {doc.epoch} on {doc.host.name} "
-        f"({doc.agent}). To recover it: {command(words, at.options())}"
+        f"({doc.agent}). To recover it: {command(start_words(doc.agent), at.options())}"
     )
 
 

@@ -28,6 +28,7 @@ from wal_agent.text import (
     quote_word,
     shorten,
     size,
+    start_words,
     timestamp,
     unproven_text,
 )
@@ -324,9 +325,9 @@ def next_command(view: View, options: str, folder: Path, host: str) -> str:
     if view.state not in _STARTS or view.way == "halted":
         return ""
     cd = "" if view.workspace in ("", str(folder)) or view.host != host else f"cd {quote_word(view.workspace)} && "
-    known = view.agent and view.agent != "generic"  # whose command the log has
-    again = " --continue" if known and _is_over(view) else ""
-    return cd + command(f"run {quote_word(view.agent)}" if known else "resume", options) + again
+    words = start_words(view.agent)
+    again = " --continue" if words != "resume" and _is_over(view) else ""
+    return cd + command(words, options) + again
 
 
 def _is_over(view: View) -> bool:
@@ -348,7 +349,7 @@ def describe_state(view: View, options: str = "") -> str:
         case "closed" if view.way == "failed":
             return f"closed, {failure_text(view.reason)}"
         case "closed":
-            words = "closed, the task is complete" if view.reason == "completed" else "closed"
+            words = "closed, nothing is unfinished" if view.reason == "completed" else "closed"
             return "; ".join(filter(None, (words, unproven_text(view.unproven))))
         case "paused":
             until = moment(view.until, view.until - view.left, exact=view.left < 600)

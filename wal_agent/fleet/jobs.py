@@ -57,7 +57,7 @@ from wal_agent.recovery.lease_policy import (
 from wal_agent.redact import redact, redact_head
 from wal_agent.supervise.identity import known_folders, read_owner
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
-from wal_agent.text import command, duration, plural, quote_word, shorten
+from wal_agent.text import command, duration, plural, quote_word, shorten, start_words
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease
@@ -376,7 +376,7 @@ def carry_on_command(each: FolderJob, folder: Path, settings: Settings) -> str:
     """The command that carries the job on, typed in `folder`. `settings`: as describe_other. Pure."""
     job = each.job
     cd = "" if each.relation == "here" or Path(job.folder) == folder else f"cd {quote_word(job.folder)} && "
-    return f"{cd}{command(f'run {quote_word(job.agent)}', replace(settings, job=job.job).job_options)}"
+    return f"{cd}{command(start_words(job.agent), replace(settings, job=job.job).job_options)}"
 
 
 def relate_job(job: Job, folder: Path, owner: Owner, here: Host) -> Relation | None:

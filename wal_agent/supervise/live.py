@@ -299,6 +299,7 @@ class Live:
             self.saving.start()
             if self._agent.capabilities.hookless:
                 self.conversation.handle(TurnStarted(launch.session, ""))
+                self.conversation.enter("tool_started")  # the command is at work; whether a model is asked is not known
             self._hand_over_control(self.commands.control)
             failpoint("run.after_agent_start")
             exit = child.wait(self._on_terminate, self._tick, self._every)
@@ -364,8 +365,9 @@ class Live:
 
     def _end_processes(self) -> tuple[str, ...]:
         """End what the agent left running, hooks last; the names of what had to be ended."""
-        with self._screen.waiting_for(f"hooks of {self._agent.name} to end", HOOKS_END):
-            processes.await_hooks(self._run_dir.run, HOOKS_END, self._urgent)
+        if not self._agent.capabilities.hookless:
+            with self._screen.waiting_for(f"hooks of {self._agent.name} to end", HOOKS_END):
+                processes.await_hooks(self._run_dir.run, HOOKS_END, self._urgent)
         if self.saving.tree:
             with self._screen.waiting_for("git to end", PAUSE):
                 self.saving.tree.pause(self._shutdown.left(PAUSE))

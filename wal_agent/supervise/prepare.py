@@ -358,7 +358,10 @@ class Preparation:
         self._record(alert, verdicts, prompt, named, restored)
         apart = self.options.hosted and restored is None  # who talks to the agent opens a session of their own
         place_words = agent.name if apart else f"{agent.name} in session {place.session[:8]}"
-        rows([resuming_line(place_words, self._elapsed())])
+        if agent.capabilities.hookless:
+            rows([row("starting", "the command again", self._elapsed(), "in all")])
+        else:
+            rows([resuming_line(place_words, self._elapsed())])
         # A person who is there says what is next, and reads the notice first: no turn begins that nobody asked for.
         waits = bool(restored) and self.interactive and not self.typed and alert not in ("paused", "handoff")
         speaks, injects = agent.capabilities.speaks, agent.capabilities.inject_prompt is not None
@@ -474,10 +477,16 @@ class Preparation:
         done = restored.reconciled
         self.seconds["session"] = round(self.clock.boot() - began, 3)
         took = sum(self.seconds.values())
+        tree = tree_words.tree_summary(self.done)
+        back = [
+            restored_line(place.session, done.messages, restored.size, tree, took),
+            *tree_words.tree_lines(self.done),
+        ]
+        if self.options.agent.capabilities.hookless and len(self.at.before.files) <= 1:  # no more than wal-agent's note
+            back = self._tree_alone()
         self.screen.rows(
             [
-                restored_line(place.session, done.messages, restored.size, tree_words.tree_summary(self.done), took),
-                *tree_words.tree_lines(self.done),
+                *back,
                 *(
                     [row("kept", "this machine had more of the session than the log; it was kept")]
                     if restored.extended
@@ -486,8 +495,8 @@ class Preparation:
                 *(row("mended", text) for text in done.repairs),
                 *([left_out_line(restored.left_out)] if restored.left_out else []),
                 *(
-                    [put_back_line(back, self.options.agent.name)]
-                    if (back := recovery_input.finished_put_back(done, self.at))
+                    [put_back_line(count, self.options.agent.name)]
+                    if (count := recovery_input.finished_put_back(done, self.at))
                     else []
                 ),
             ]

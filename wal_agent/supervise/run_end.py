@@ -165,13 +165,15 @@ def left_open(calls: Sequence[OpenCall], unproven: Collection[int] = ()) -> Left
     return LeftOpen(tuple(matters), sum(call in unproven for call, _, _ in matters)) if matters else None
 
 
-def open_calls_line(calls: Sequence[OpenCall], left: LeftOpen | None, follows: bool, job: str) -> str:
+def open_calls_line(
+    calls: Sequence[OpenCall], left: LeftOpen | None, follows: bool, job: str, answered: Collection[int] = ()
+) -> str:
     """What is said of `calls` without an end; `left`: those that a person is asked of; `job`: the options that name
-    the job."""
+    the job; `answered`: calls that an agent was asked of, and no start checks again."""
     if left is not None:
         asked = {call for call, _, _ in left.calls}
         named = name_calls([o for o in calls if o.intent.call in asked])
-        return messages.to_settle(named, left.calls[0][0], job)
+        return messages.to_settle(named, left.calls[0][0], job, asked.isdisjoint(answered))
     return messages.left_open(name_calls(calls), follows)
 
 
@@ -320,7 +322,8 @@ class _Closing(msgspec.Struct, frozen=True):
             unproven = {o.intent.call for o in self.opened.writer.state.unproven}
             left = None if follows else left_open(open_calls, unproven)
             if not (isinstance(ended.stopped, PersonNeeded) and len(open_calls) == 1):  # else the error names the call
-                say(open_calls_line(open_calls, left, follows, options.settings.job_options))
+                asked = {a.call for a in self.opened.writer.state.answers}
+                say(open_calls_line(open_calls, left, follows, options.settings.job_options, asked))
             if left is not None:
                 options.emit(left)
         if cut_off := list(self.opened.writer.state.undecided_steps):

@@ -220,8 +220,10 @@ class SessionSaver:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What could not be saved at the last look, in sentences."""
-        return (*filter(None, [self._lost]), *self._capture.problems)
+        """What could not be saved at the last look, in sentences. A session without a turn has nothing to lose: Gemini
+        deletes it."""
+        vanished = self._capture.vanished if self._writer.state.turn != "none" else ""
+        return (*filter(None, [self._lost, vanished]), *self._capture.problems)
 
     @property
     def lost(self) -> str:

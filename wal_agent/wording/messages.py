@@ -134,7 +134,7 @@ def all_of(commands: Sequence[str]) -> str:
 _ENDED: Final[dict[str, str]] = {
     "crash": "was cut off",
     "cut_off": "was cut off",
-    "preempted": "was stopped and saved",
+    "preempted": "stopped and was saved",
     "paused": "was paused",
     "unsettled": "ended with open calls",
     "over": "had ended",
@@ -232,9 +232,10 @@ def continue_with(command: str) -> str:
 # ---- a run's end on the screen ---------------------------------------------------------------------------------------
 
 
-def to_settle(calls: str, first: int, job: str) -> str:
-    """`calls`: by report.name_calls; `job`: the options that name it."""
-    return f"open: {calls}. Check whether it happened, then: {command(f'ack {first}', job)} --done (or --not-done)"
+def to_settle(calls: str, first: int, job: str, checked: bool) -> str:
+    """`calls`: by report.name_calls; `job`: the options that name it; `checked`: at the next start."""
+    who = "The next start checks whether it happened; if you know" if checked else "Check whether it happened, then"
+    return f"open: {calls}. {who}: {command(f'ack {first}', job)} --done (or --not-done)"
 
 
 def still_open(call: int, named: str, because: str, job: str) -> str:
@@ -361,7 +362,7 @@ def died_on(host: str, way: str) -> str:
 
 
 def given_up_on(host: str, why: str) -> str:
-    return f"was stopped and saved on {host}" + (f": {why}" if why else "")
+    return f"stopped and was saved on {host}" + (f": {why}" if why else "")
 
 
 def ended_on(host: str) -> str:

@@ -70,7 +70,10 @@ def test_the_log_keeps_a_session_that_the_agent_deleted(mine: SessionCapture, tm
     (tmp_path / "main").unlink()
     assert mine.capture(files(tmp_path, "main"), now=2.0) == []
     assert mine.capture([], now=3.0) == []
-    assert len(mine.problems) == 1 and "gone" in mine.problems[0]
+    assert str(tmp_path / "main") in mine.vanished and not mine.problems
+    (tmp_path / "main").write_text("m")
+    mine.capture(files(tmp_path, "main"), now=4.0)
+    assert not mine.vanished
 
 
 def test_what_cannot_be_captured_is_a_problem_in_words_and_stops_no_other(mine: SessionCapture, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, *words: bool) -> None:
     monkeypatch.setattr(typer, "confirm", lambda *_, **__: left.pop(0))
 
 
-@pytest.mark.parametrize(("agent", "folder"), [("claude", "w/shop"), ("gemini", "w/shop/src"), ("claude", "w")])
+@pytest.mark.parametrize(("agent", "folder"), [("claude", "w/shop"), ("gemini", "w/shop/src"), ("generic", "w")])
 def test_a_call_in_flight_of_another_job_around_needs_a_person(place: Place, agent: str, folder: str) -> None:
     """Another agent's, above or below: nobody at a terminal is 79, the command to carry on is whole, and nothing was
     written."""
@@ -107,7 +107,8 @@ def test_a_call_in_flight_of_another_job_around_needs_a_person(place: Place, age
     with pytest.raises(PersonNeeded) as refused:
         settle_folder(wish)
     cd = "" if folder == "w/shop" else f"cd {place.root / folder} && "
-    carry_on = f"{cd}wal-agent run {agent} --job paying --bucket {wish.settings.bucket}"
+    verb = "resume" if agent == "generic" else f"run {agent}"  # whose command only the log has
+    carry_on = f"{cd}wal-agent {verb} --job paying --bucket {wish.settings.bucket}"
     assert f"To carry on: {carry_on} (" in refused.value.hint and "--fresh -- -p go" in refused.value.hint
     assert place.stored() == before
     assert [line.endswith(f"1 open call. To carry on: {carry_on}") for line in place.said] == [True]

@@ -105,7 +105,7 @@ def test_a_job_that_was_given_up_says_how_and_why(tmp_path: Path, state: JobStat
 @pytest.mark.parametrize(
     ("state", "reason", "row", "also"),
     [
-        ("closed", "completed", "state       closed, the task is complete", False),
+        ("closed", "completed", "state       closed, nothing is unfinished", False),
         ("closed", "the agent ended with 41", "state       closed, the agent failed with 41", False),
         ("released", "the agent ended with 41", "released, the agent failed with 41; the next start cont", False),
         ("released", "killed: out of memory", "released, the agent failed: killed: out of memory; the next", False),
@@ -271,7 +271,7 @@ def test_a_closed_job_says_what_was_answered_and_not_proven() -> None:
         text = "; 2 calls answered, not proven" if unproven else ""
         view = View("shop", "file:///b", "closed", reason="completed", unproven=unproven)
         row = job_cells(Job(job="shop", state="closed", reason="completed"), OpenWork(2, "", unproven))
-        assert describe_state(view) == f"closed, the task is complete{text}"
+        assert describe_state(view) == f"closed, nothing is unfinished{text}"
         assert row[-1].endswith(f": completed{text}")
 
 

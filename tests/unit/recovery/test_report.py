@@ -44,7 +44,7 @@ CALL = InFlight((412,), 1, "run_shell_command", b'{"command":"make"}', 1.0, "unk
     [
         ("crash", "was cut off"),
         ("cut_off", "was cut off"),
-        ("preempted", "was stopped and saved"),
+        ("preempted", "stopped and was saved"),
         ("unsettled", "ended with open calls"),
     ],
 )

@@ -101,7 +101,9 @@ def test_a_person_is_asked_of_what_may_have_changed_something() -> None:
         "open: #0 read_only `x0`, #1 idempotent `x1`, #2 mutation `x2` and 1 more; the next start will check"
     )
     asked = open_calls_line(calls, left_open(calls), False, "--job shop")
-    assert asked.startswith("open: #2 mutation `x2`, #3 unknown `x3`. Check")
+    assert asked.startswith("open: #2 mutation `x2`, #3 unknown `x3`. The next start checks")
+    told = open_calls_line(calls, left_open(calls), False, "--job shop", {3})
+    assert told.startswith("open: #2 mutation `x2`, #3 unknown `x3`. Check")
     assert "wal-agent ack 2 --job shop --done" in asked
     assert open_calls_line(calls[:2], None, False, "--job shop").startswith(
         "open: #0 read_only `x0`, #1 idempotent `x1`; harmless to repeat"
