@@ -126,6 +126,41 @@ def test_killed_in_the_middle_the_job_has_one_owner(pair: Pair) -> None:
     assert scene.side() == ["one"] and len([r for r in scene.records() if r["type"] == "handoff"]) == 1
 
 
+@deep
+@pytest.mark.parametrize("pair", [("claude", "gemini")], indirect=True, ids="-".join)
+def test_the_third_agent_has_what_the_first_said_although_the_second_is_not_logged_in(
+    pair: Pair, tmp_path: Path, agent_cli: Callable[[str], Path]
+) -> None:
+    """I8: Codex finds no key, and ends without a word. Gemini reads Claude's transcript, and its calls as Claude's."""
+    scene, first, last = pair.scene, pair.first, pair.other
+    scene.script(
+        Turn(PHRASE, calls=[first.rehearsal.shell("echo one >> side")]),
+        Turn(calls=[first.rehearsal.shell("echo two >> side; sleep 1000")]),
+    )
+    run = first.run(*first.rehearsal.args(TASK))
+    until(lambda: "two" in scene.side(), "the second call runs")
+    run.kill()
+    run.died()
+    first.end()
+
+    codex = Machine(
+        tmp_path, "vm-3", scene.url, last.model, agent_cli("codex"), scene.workspace, kernel="vm-1", agent="codex"
+    )
+    scene.machines.append(codex)
+    codex.agent_env.pop("SCRIPTED_KEY")
+    failed = codex.run(*codex.rehearsal.args("go on now"), options=("--handoff",), wait=True)
+    assert failed.process.returncode == 1 and "SCRIPTED_KEY" in failed.stderr(), failed.stderr()
+    assert last.model.requests == []
+
+    last.model.turns[:] = [Turn(calls=[last.rehearsal.shell("echo three >> side")]), Turn("All is done.")]
+    taken = last.run(*last.rehearsal.args("finish it"), options=("--from-agent", "codex"), wait=True)
+    assert taken.process.returncode == 0, taken.stderr()
+    notice = next(text for text in pair.requests(last) if "[wal-agent handoff]" in text)
+    assert "What `claude` ran" in notice and TASK in notice and "finish it" in notice
+    assert PHRASE in "".join(part.read_text() for part in transcript(notice))
+    assert scene.side() == ["one", "two", "three"]
+
+
 HOOKLESS_FAILURE = """
 import wal_agent.agents.claude.hooks as hooks
 

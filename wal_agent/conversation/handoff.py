@@ -105,10 +105,10 @@ def _write_parts(folder: Path, files: Mapping[str, FileState], blobs: Blobs, pro
     told: list[str] = []
 
     def entries(scratch: Path) -> Iterator[str]:
-        for agent, file in files.items():
+        for n, (agent, file) in enumerate(files.items()):
             try:
-                write_file(blobs, file, scratch)
-                with scratch.open("rb") as lines:
+                write_file(blobs, file, scratch / str(n))
+                with (scratch / str(n)).open("rb") as lines:
                     said = map(describe, read_lines(lines))
                     if (first := next(said, None)) is None:
                         problems.append(f"{agent}'s saved conversation holds no text.")
@@ -120,7 +120,7 @@ def _write_parts(folder: Path, files: Mapping[str, FileState], blobs: Blobs, pro
                 problems.append(f"{agent}'s conversation cannot be read: {error.what}")
 
     with tempfile.TemporaryDirectory(prefix="wal-agent-handoff-", dir=folder) as scratch:
-        newest = deque(enumerate(split(entries(Path(scratch) / "session"))), maxlen=MAX_PARTS)
+        newest = deque(enumerate(split(entries(Path(scratch)))), maxlen=MAX_PARTS)
     written = tuple(_write_part(folder, n + 1, text) for n, text in newest)
     if newest and (dropped := newest[0][0]):
         problems.append(f"The first {dropped} parts are left out.")

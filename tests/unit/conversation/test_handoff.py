@@ -177,6 +177,13 @@ def test_of_a_long_conversation_the_newest_parts_are_kept(tmp_path: Path) -> Non
 CLAUDE = replace(claude(), time=5000.0)
 
 
+def _next(state: State) -> tuple[State, str]:
+    """The state when codex has taken the job, and whose it was."""
+    record = hand_over(state, opening(3, "dead", agent="codex", time=6000.0))
+    assert record is not None
+    return handed_over(state, record), record.before
+
+
 def test_the_third_agent_reads_what_both_before_said_and_did(tmp_path: Path) -> None:
     """The second one fails to log in: its session is empty, and it made no call."""
     from wal_agent.wal.blobs import Blobs
@@ -186,14 +193,28 @@ def test_the_third_agent_reads_what_both_before_said_and_did(tmp_path: Path) -> 
     said = saved(blobs, b'{"role":"user","content":"move the shop"}\n')
     first, _ = taken(opening(time=0.0), started(), turn(), said, intent(1), end(1), ours=CLAUDE)
     second = apply_all(first, 9, 2, [CLAUDE, replace(started(), time=5001.0)])
-    ours = opening(3, "dead", agent="codex", time=6000.0)
-    record = hand_over(second, ours)
-    assert record is not None and record.before == "claude"
-    state = handed_over(second, record)
+    state, before = _next(second)
+    assert before == "claude"
     assert [(c.agent, c.call.call) for c in calls_since(state)] == [("gemini", 1)]
     found = write_transcript(tmp_path / "here", state, {"gemini": MAIN, "claude": "session.jsonl"}, blobs)
     assert found.agents == ("gemini",) and found.problem == "Nothing of claude's conversation was saved."
     assert found.parts[0].read_text().startswith("# The conversation of gemini\n\n## user\n\nmove the shop")
+
+
+def test_what_was_said_with_both_agents_before_is_in_the_transcript(tmp_path: Path) -> None:
+    from wal_agent.wal.blobs import Blobs
+    from wal_agent.wal.keys import Keys
+
+    blobs = Blobs(JobStore(MemoryBucket(), Keys("job"), FakeClock(), random.Random(1)), epoch=1)
+    said = saved(blobs, b'{"role":"user","content":"move the shop"}\n')
+    first, _ = taken(opening(time=0.0), started(), turn(), said, intent(1), end(1), ours=CLAUDE)
+    more = replace(saved(blobs, b'{"role":"user","content":"go on"}\n'), path="session.jsonl")
+    second = apply_all(first, 9, 2, [CLAUDE, replace(started(), time=5001.0), more])
+    state, _ = _next(second)
+    found = write_transcript(tmp_path / "here", state, {"gemini": MAIN, "claude": "session.jsonl"}, blobs)
+    assert (found.agents, found.problem) == (("gemini", "claude"), "")
+    assert "move the shop" in found.parts[0].read_text() and "go on" in found.parts[0].read_text()
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["part-1.md"]
 
 
 def test_calls_of_several_agents_are_each_named() -> None:
