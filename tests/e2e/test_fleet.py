@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import nats
 import pytest
+from nats.errors import NoRespondersError
 
-from tests.e2e.scene import until
+from tests.e2e.scene import Scene, until
 from tests.e2e.test_generic import RESUME, TOY, Yard
+from tests.servers.nats import NatsServer
+from wal_agent.rehearsal.model import Turn
 
 # The project's own file is not there yet when the free host begins.
 OWN = '[generic]\nsession = ["~/.toy", "state/*.json"]\n' + RESUME
@@ -59,3 +66,49 @@ def test_a_free_host_takes_the_job_of_a_lost_one(lost: Yard) -> None:
     listing, _ = second.start("fleet", "ls").communicate(timeout=60)
     _, row, count = listing.splitlines()
     assert row.split()[:3] == ["closed", "job", "generic"] and count.startswith("1 job in file://")
+
+
+def test_a_run_that_is_killed_is_named_by_its_heartbeats_alone(scene: Scene, tmp_path: Path) -> None:
+    """Its lease is good for ten minutes, and no look at the leases is due before."""
+    server = NatsServer(tmp_path / "nats").start()
+    machine = scene.machine("vm-1")
+    said = tmp_path / "said"
+    with said.open("wb") as err:
+        watcher = subprocess.Popen(
+            [sys.executable, "-m", "wal_agent", "fleet", "watch", "--on-crash", "true", "--every", "600"],
+            cwd=scene.workspace,
+            env=machine.env(WAL_AGENT_MESSAGES=server.url, WAL_AGENT_HOST_ID="elsewhere"),
+            stdin=subprocess.DEVNULL,
+            stderr=err,
+        )
+
+    async def somebody_listens() -> None:
+        client = await nats.connect(server.url)
+        with suppress(TimeoutError):  # nobody answers, and nobody is there is something else
+            while True:
+                with suppress(NoRespondersError):
+                    await client.request("agent.job.heartbeat", timeout=1)
+        await client.close()
+
+    async def beats(wanted: int) -> None:
+        client = await nats.connect(server.url)
+        heard = await client.subscribe("agent.job.heartbeat")
+        for _ in range(wanted):
+            await heard.next_msg(60)
+        await client.close()
+
+    try:
+        asyncio.run(somebody_listens())
+        scene.script(Turn("never"))
+        scene.hold_turn(0)
+        run = machine.ask("do the work", options=("--messages", server.url, "--ttl", "600"))
+        scene.asked(1)
+        asyncio.run(beats(2))
+        run.kill()
+        run.died()
+        until(lambda: "suspect: job (epoch 1)" in said.read_text(), "it is named")
+        assert watcher.poll() is None and scene.lease().state == "held"
+    finally:
+        watcher.kill()
+        watcher.wait()
+        server.kill()

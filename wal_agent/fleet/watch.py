@@ -373,6 +373,7 @@ class Watcher:
         self._notify, self._inboxes, self._silent = notify, inboxes, silent
         self._running: Mapping[tuple[str, int], Job] = {}
         self._suspects: set[tuple[str, int]] = set()
+        self._unknown: set[tuple[str, int]] = set()  # silent, and no run that the last look saw
         bucket, self._store, self._wanted, self._env, self._say = store.bucket, store, wanted, env, say
         self._bucket, self._clock, self._rng, self._stop = bucket, store.clock, store.rng, stop
         self._timing = LeaseTiming(wanted.ttl)
@@ -573,20 +574,23 @@ class Watcher:
             self._trouble = error.what
 
     def _await_round(self) -> None:
-        """Until the next look at the leases: at once for a run that fell silent, and each second while one is."""
+        """Until the next look at the leases: at once for a run that fell silent, and each second while one is. For one
+        that may have begun behind the last look there is one look."""
         if self._silent is None:
             self._pause(self._wanted.every)
             return
         end = self._clock.boot() + self._wanted.every * self._rng.uniform(0.8, 1.2)
         while not self._stop.is_set() and self._clock.boot() < end:
-            before, self._suspects = self._suspects, set(self._silent()) & self._running.keys()
+            silent = set(self._silent())
+            before, self._suspects = self._suspects, silent & self._running.keys()
+            asked, self._unknown = self._unknown, silent - self._running.keys()
             for job, epoch in sorted(self._suspects - before):
                 lease = self._running[job, epoch].ttl
                 self._say(
                     f"suspect: {job} (epoch {epoch}) sends no heartbeat; its lease shows within {lease:.0f} s "
                     "whether it crashed"
                 )
-            if self._suspects:
+            if self._suspects or self._unknown - asked:
                 end = min(end, self._clock.boot() + SUSPECT_LOOK)
             self._stop.wait(min(LISTEN, max(0.0, end - self._clock.boot())))
 
