@@ -81,6 +81,7 @@ class Settings(msgspec.Struct, frozen=True):
     log_file: str = ""  # "": to stderr
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     messages: str = ""  # NATS servers, for messages and the run's status
+    mcp: Literal["off", "on"] = "off"  # give the agent wal-agent's own tools by a server of the run (cli/mcp.py)
     synadia: Literal["off", "on"] = "off"  # answer the Synadia Agent Protocol there
     state: Literal["log", "nats"] = "log"  # where values of steps are kept; nats: on the servers of `messages`
     skip: tuple[str, ...] = ()
@@ -482,6 +483,13 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
     "state": Setting(
         _one_of("log", "nats"),
         "Where `wal-agent state` keeps values: log, or nats (a JetStream KV bucket on the servers of --messages).",
+        shows=False,
+    ),
+    "mcp": Setting(
+        _one_of("off", "on"),
+        "Give the agent recall, settle, checkpoint, status and inbox as MCP tools, which it may call without asking: "
+        "for an agent whose shell is closed.",
+        option="on",
         shows=False,
     ),
     "accept_logged_args": Setting(

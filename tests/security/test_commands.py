@@ -66,6 +66,7 @@ COMMANDS = {
 NO_BUCKET = {
     "acp",  # none before a session is opened; then as `run`
     "settle",
+    "mcp",
     "step",
     "rules",
     "notify",

@@ -18,7 +18,7 @@ from wal_agent.cli.commands import app
 
 FROZEN = Path(__file__).with_name("answers.json")
 WITHOUT = {  # commands whose answer is no data: a run, a page, a key, a file, the output of something else
-    *("run", "resume", "acp", "demo", "report", "fleet report", "fleet watch", "fleet claim", "step", "settle"),
+    *("run", "resume", "acp", "demo", "report", "fleet report", "fleet watch", "fleet claim", "step", "settle", "mcp"),
     *("key show", "key import"),
 }
 

@@ -216,6 +216,18 @@ class ResumeSession(msgspec.Struct, frozen=True):
         return self.asked or self.prompt != ""
 
 
+class McpServer(msgspec.Struct, frozen=True):
+    """The MCP server with wal-agent's own tools, which an agent is to start beside its user's servers and may call
+    without asking. `variables`: names of all that it should get, for an agent that passes on only what is named."""
+
+    argv: tuple[str, ...]
+    variables: tuple[str, ...]
+
+    def as_json(self, **more: object) -> dict[str, object]:
+        """As most agents have it in their settings."""
+        return {"command": self.argv[0], "args": list(self.argv[1:]), **more}
+
+
 class HookSetup(msgspec.Struct, frozen=True):
     """The parameters of injected hooks. They go into the command line, since some agents strip the environment.
 
@@ -229,6 +241,7 @@ class HookSetup(msgspec.Struct, frozen=True):
     client: tuple[str, ...]  # argv of the hook client, without its arguments
     skip: tuple[str, ...] = ()
     protocol: str = ""
+    mcp: McpServer | None = None
 
 
 class Injected(msgspec.Struct, frozen=True):
@@ -504,6 +517,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     acp: tuple[str, ...] = ()
     """Arguments in front of all others by which it serves the Agent Client Protocol on stdin and stdout, with its hooks
     as in any other mode. (): it has no such mode, or its hooks are silent in it."""
+    mcp: bool = False
+    """`inject` can give it an MCP server for one run."""
     headless: tuple[str, ...] = ("-p",)
     """Arguments in front of a prompt that is answered without a person."""
     forms: SessionForms = SessionForms(("--resume", "{session}"), "it has no form for that")

@@ -47,7 +47,7 @@ import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.errors import ConfigError
-from wal_agent.paths import shipped, shipped_program
+from wal_agent.paths import SOCKET, shipped, shipped_program
 from wal_agent.safefs import flock_state
 
 if TYPE_CHECKING:  # what agents and gate need is imported late: a command that asks a run needs the wire alone
@@ -313,6 +313,8 @@ def exit_line(line: str) -> str:
     return f'r=$({line}) || exit $?; [ -z "$r" ] || {{ {text}; printf \'%s\\n\' "$r" >&2; exit 2; }}'
 
 
+MCP_NAME = "wal-agent"  # of a run's MCP server, and so part of its tools' names (calls/rules/rules.d/60-tools.toml)
+MCP_MARK = "mcp"  # a file in the run's folder, where it has such a server
 PREFIX = "wal-agent-"
 OWNER = "wal-agent.json"
 
@@ -359,7 +361,14 @@ class ExtensionKind(msgspec.Struct, frozen=True):
 
     def _files(self, setup: HookSetup, place: Path, table: Mapping[str, object]) -> dict[str, str]:
         # The agent fills in the variable: no other run's agent finds the context file.
-        manifest = {"name": place.name, "version": "1.0.0", "contextFileName": f"${self.marker}.md"}
+        manifest: dict[str, object] = {
+            "name": place.name,
+            "version": "1.0.0",
+            "contextFileName": f"${self.marker}.md",
+        }
+        if setup.mcp:
+            passed = {name: f"${name}" for name in setup.mcp.variables}  # the agent fills them in
+            manifest["mcpServers"] = {MCP_NAME: setup.mcp.as_json(env=passed)}
         return {
             self.manifest: json.dumps(manifest),
             **self.more(place),
@@ -367,6 +376,11 @@ class ExtensionKind(msgspec.Struct, frozen=True):
             OWNER: json.dumps({"host": socket.gethostname(), "lock": str(setup.run_dir / "lock")}),
             f"{setup.run}.md": setup.protocol,
         }
+
+
+def mcp_args(env: Mapping[str, str], *args: str) -> tuple[str, ...]:
+    """Return arguments of an agent that are for a run with an MCP server; () in other runs."""
+    return args if SOCKET in env and Path(env[SOCKET]).with_name(MCP_MARK).exists() else ()
 
 
 def owner_guard(setup: HookSetup, marker: str) -> str:

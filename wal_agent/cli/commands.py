@@ -73,6 +73,10 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
     "settle": Entry(
         "intervene:settle", "For the agent: record what you found out about a call that the recovery prompt asks about."
     ),
+    "mcp": Entry(
+        "mcp:mcp",
+        "Serve this run's own tools to its agent over the Model Context Protocol, on stdin and stdout.",
+    ),
     "recall": Entry(
         "recall:recall",
         "Search the whole conversation of a job: all runs, agents and machines, also what was compacted.",
@@ -170,7 +174,7 @@ EVERYDAY: Final = frozenset(
 GROUPS: Final[dict[str, str]] = {
     "the conversation": "recall mark rewind compact trace",
     "messages": "inbox reply publish",
-    "inside an agent": "task step checkpoint state settle",
+    "inside an agent": "task step checkpoint state settle mcp",
     "what is saved": "restore report rename rm gc",
     "who runs a job": "pause unlock",
     "many jobs": "fleet stats notify",

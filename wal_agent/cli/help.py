@@ -81,6 +81,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "wal-agent step fetch --retry-on-failure 3 -- curl -fsS https://example.com/data -o data.json",
     ),
     "settle": ('wal-agent settle 3 --because "terraform show lists the bucket, so the apply was done"',),
+    "mcp": ("wal-agent mcp",),
     "pause": (
         'wal-agent pause --for 30m --reason "rate limit"',
         "wal-agent pause --until 14:30",

@@ -146,16 +146,16 @@ def effects_of(
     ]
     known = [one for one in reversed(listed) if one is not None]
     read = ((one, ReadCall(one.tool, b"" if one.step else fetch(one.input))) for one in known)
-    return [_with_undo(one, call, rules) for one, call in read if one.step or not _only_tells(call)]
+    return [_with_undo(one, call, rules) for one, call in read if one.step or not only_tells(call)]
 
 
 _OWN = frozenset(("checkpoint", "step", "state", "recall", "settle", "mark", "inbox", "pause"))
 _PRINTS = frozenset(("printf", "echo", "true", ":"))
 
 
-def _only_tells(call: ReadCall) -> bool:
-    """Whether a call's shell text does no more than tell wal-agent something: a step's command is an effect of its own,
-    and the rest stays in the job's log."""
+def only_tells(call: ReadCall) -> bool:
+    """Whether a call's shell text does no more than tell wal-agent something, or ask it: a step's command is an effect
+    of its own, and the rest stays in the job's log."""
     if b"wal-agent" not in call.input:
         return False
     commands = shell_commands(call)

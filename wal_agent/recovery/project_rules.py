@@ -169,11 +169,18 @@ def load_all(workspace: Path) -> Rules:
     return with_project(load_rules(), load_project_rules(workspace).rules)
 
 
-def load_later(workspace: Path, agent: str) -> Callable[[], Rules]:
+def load_later(workspace: Path, agent: str, mcp: bool) -> Callable[[], Rules]:
     """As `load_all`, for an agent. The project's files are read now, before the agent can change them; the built-in
-    rules at the first call of what is returned. ConfigError for its wal-agent.toml only."""
+    rules at the first call of what is returned. `mcp`: it has the run's own MCP server. ConfigError for its
+    wal-agent.toml only."""
     extra = load_project_rules(workspace).rules
-    return cache(lambda: with_project(load_rules(), extra).of(agent))
+
+    @cache
+    def load() -> Rules:
+        rules = with_project(load_rules(), extra).of(agent)
+        return rules if mcp else rules.without_own_tools()
+
+    return load
 
 
 def load_markdown_rules(workspace: Path, most: int = MAX_RULES) -> ProjectRules:

@@ -282,7 +282,7 @@ class RecoveredCalls:
             return []
         answers = self._answers
         check = printed is not None and answers.read_check(number, call, well, printed, self._is_first)
-        if well:
+        if well and not _reports(call):
             goes_on = changes and not check and b"wal-agent " not in call.input  # settle is no work
             answers.observe_call(number, call, goes_on)
         return answers.take_ends(self._open(), self._clock.now())
@@ -1078,3 +1078,11 @@ def stuck_error(
         "stopped.",
         f"Check whether it happened, then: {command(f'ack {asked.call}', job)} --done (or --not-done)",
     )
+
+
+def _reports(call: ReadCall) -> bool:
+    """Whether a call only tells or asks wal-agent something, and so looks at no effect, whatever it names."""
+    from wal_agent.calls.reading import tool_name
+    from wal_agent.recovery.effects import only_tells
+
+    return tool_name(call.tool).startswith("wal_agent_") or only_tells(call)

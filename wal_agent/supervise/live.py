@@ -119,7 +119,7 @@ class Live:
         self._await, self._awaited = ExitStack(), ""
         self._child: Child | None = None
         self._looked = 0.0
-        self._rules = load_later(workspace, tools_of(agent.name))
+        self._rules = load_later(workspace, tools_of(agent.name), context.settings.mcp == "on")
         self.gate = Gate(context, self._rules, keeper.may_allow, parts.recovered, bounds)
         session = SessionSaver(context, self.gate, capture, launch.session, self, self._copied_file())
         # Where the agent does not own the screen, people read how a long first capture gets on.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import threading
@@ -23,10 +24,11 @@ from wal_agent.agents.base import (
     Env,
     HookSetup,
     Injected,
+    McpServer,
     NewSession,
     ResumeSession,
 )
-from wal_agent.agents.hook_line import client_command
+from wal_agent.agents.hook_line import MCP_MARK, client_command
 from wal_agent.agents.program import ASKING
 from wal_agent.bucket import marker_of, open_bucket
 from wal_agent.bucket.base import Bucket
@@ -50,7 +52,7 @@ from wal_agent.events import (
 )
 from wal_agent.inbox import BucketDriver, Driver
 from wal_agent.limits import explain
-from wal_agent.paths import state_dir
+from wal_agent.paths import PROGRAM, state_dir
 from wal_agent.records import AnyRecord, Checkpoint
 from wal_agent.recovery.prompt import read_protocol
 from wal_agent.supervise import processes, systemd, tasks
@@ -119,6 +121,7 @@ OURS |= {f"WAL_AGENT_{name}" for name in (*LOOKING_ON, "ACCEPT_LOGGED_ARGS")}
 OURS |= {KEY_VARIABLE}
 OURS |= {"WAL_AGENT_STEP", "WAL_AGENT_ATTEMPT"}  # of a step of the run around this one
 OURS |= {tasks.VARIABLE}
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def run(options: RunOptions, screen: Screen) -> RunResult:
@@ -442,11 +445,12 @@ class Run:
         self.early.armed = False
         options, agent, workspace = self.options, self.options.agent, self.options.workspace
         protocol = read_protocol(workspace, options.env)
-        setup = HookSetup(self.run_dir.run, self.run_dir.path, client_command(), options.settings.skip, protocol)
         kept = {name: value for name, value in options.env.items() if name not in OURS}
         runs = ":".join((*self.parents, self.run_dir.run))  # never by the environment: that of a dead run may linger
         own = {processes.MARKER: self.run_dir.run, processes.CHAIN: runs, processes.SOCKET: str(self.run_dir.socket)}
         env = {**kept, **own}
+        mcp = self._mcp_server(env)
+        setup = HookSetup(self.run_dir.run, self.run_dir.path, client_command(), options.settings.skip, protocol, mcp)
         mirror = state_dir(env) / MIRRORS / self.run_dir.run
         housekeeping = Housekeeping(
             self.bucket, opened, mirror, keeper.may_delete, self._failed, options.emit, self.clock
@@ -489,6 +493,15 @@ class Run:
                 )
 
             return self._run_agents(make_live, prepared.session, opened.replay.state.turn == "started", env)
+
+    def _mcp_server(self, env: Env) -> McpServer | None:
+        agent = self.options.agent
+        if self.options.settings.mcp != "on":
+            return None
+        if not agent.capabilities.mcp:
+            self.screen.say(f"--mcp has no effect: {agent.name} takes no MCP server for one run.")
+        self.run_dir.write(MCP_MARK, "")
+        return McpServer((*PROGRAM, "mcp"), tuple(sorted(filter(_VARIABLE.fullmatch, env))))
 
     def _run_agents(
         self,

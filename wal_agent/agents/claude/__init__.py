@@ -22,6 +22,7 @@ resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, sess
 travels = conversation.travels
 
 capabilities = Capabilities(
+    mcp=True,
     forms=SessionForms(("--resume", "{session}"), ("--resume", "{session}", "--fork-session")),
     compactions=session.compactions,
     stopped_turn=session.stopped_turn,

@@ -534,15 +534,17 @@ def _injected(given: list[Arg], env: Env) -> tuple[list[str], list[Arg]]:
         why = f"--settings cannot be used with this run's hooks: {error}."
         raise ConfigError(why if users else f"Claude Code's settings could not be made: {error}.") from error
     text, file = (last_value(given, name) for name in _SYSTEM)
+    served = hooks.mcp_file(ours)
+    ours_too = [f"--mcp-config={served}"] if served.exists() else []  # beside the user's own
     rest = [arg for arg in given if arg.name != "settings"]
     if text is not None and file is not None:  # Claude refuses the two of them by itself
-        return ["--settings", str(place)], rest
+        return ["--settings", str(place), *ours_too], rest
     try:
         both = _system_file(hooks.protocol_file(ours), text, file)
     except OSError as error:
         raise ConfigError(f"--append-system-prompt-file {file} cannot be read: {error.strerror or error}.") from error
     rest = [arg for arg in rest if arg.name not in _SYSTEM]
-    return ["--settings", str(place), "--append-system-prompt-file", str(both)], rest
+    return ["--settings", str(place), "--append-system-prompt-file", str(both), *ours_too], rest
 
 
 def _system_file(protocol: Path, text: str | None, file: str | None) -> Path:

@@ -29,6 +29,7 @@ from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, HooksToInstal
 from wal_agent.agents.hook_line import (
     GONE,
     HOOK_SECONDS,
+    MCP_NAME,
     on,
     parser,
     permission_deny,
@@ -302,8 +303,11 @@ def claude_home(env: Env) -> Path:
 def inject(setup: HookSetup, env: Env) -> Injected:
     place = setup.run_dir / "claude-settings.json"
     try:
-        place.write_text(json.dumps({"hooks": hook_table(setup), **STAY_ON}, indent=1))
+        allowed = {"permissions": {"allow": [f"mcp__{MCP_NAME}"]}} if setup.mcp else {}
+        place.write_text(json.dumps({"hooks": hook_table(setup), **STAY_ON, **allowed}, indent=1))
         protocol_file(place).write_text(setup.protocol)
+        if setup.mcp:
+            mcp_file(place).write_text(json.dumps({"mcpServers": {MCP_NAME: setup.mcp.as_json()}}))
     except OSError as e:
         raise ConfigError(f"Claude Code's hooks could not be placed in {place}: {e.strerror or e}.") from e
     return Injected(env={SETTINGS: str(place)})
@@ -322,6 +326,11 @@ def run_settings_files(env: Env) -> list[Path]:
 
 def protocol_file(settings: Path) -> Path:
     return settings.with_name("claude-protocol.md")
+
+
+def mcp_file(settings: Path) -> Path:
+    """Return the file that names this run's MCP server, where it has one."""
+    return settings.with_name("claude-mcp.json")
 
 
 def hook_table(setup: HookSetup) -> HookTable:
@@ -348,6 +357,10 @@ def merge_settings(ours: Path, users: dict[str, Any]) -> Path:
         hooks[event] = [*hooks.get(event, []), *groups]
     place = merged_settings_file(ours)
     both = {**users, **own, "hooks": hooks, "env": {**users.get("env", {}), **own["env"]}}
+    if "permissions" in own:
+        theirs = users.get("permissions", {})
+        allow = [*theirs.get("allow", []), *own["permissions"]["allow"]]
+        both["permissions"] = {**theirs, "allow": allow}
     place.write_text(json.dumps(both, indent=1))
     return place
 

@@ -26,6 +26,7 @@ capabilities = Capabilities(
     compactions=hooks.compactions,
     stopped_turn=hooks.stopped_turn,
     speaks=frozenset(("tool_ended", "turn_started", "turn_completed")),
+    mcp=True,
     headless=("exec",),
     hook_caller="session",
     ends_background=True,

@@ -23,10 +23,11 @@ from typing import Any
 import msgspec
 
 from wal_agent.agents import base
-from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, Injected
+from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, Injected, McpServer
 from wal_agent.agents.hook_line import (
     GONE,
     HOOK_SECONDS,
+    MCP_NAME,
     on,
     outer,
     parser,
@@ -215,7 +216,7 @@ def inject(setup: HookSetup, env: Env) -> Injected:
     try:
         context = {"hookEventName": "SessionStart", "additionalContext": setup.protocol}
         (setup.run_dir / PROTOCOL).write_text(json.dumps({"hookSpecificOutput": context}))
-        (setup.run_dir / FLAGS).write_text(json.dumps(hook_flags(setup)))
+        (setup.run_dir / FLAGS).write_text(json.dumps([*hook_flags(setup), *mcp_flags(setup.mcp)]))
     except OSError as e:
         raise ConfigError(f"{setup.run_dir} cannot be written: {e.strerror}.") from e
     return Injected(env={MARKER: str(setup.run_dir)})
@@ -250,6 +251,13 @@ def hook_flags(setup: HookSetup) -> list[str]:
             about = {"enabled": True, "trusted_hash": trust_hash(snake, command, matcher)}
             trusted[f"{SOURCE}:{snake}:0:{n}"] = about
     return [*words, "-c", f"hooks.state={toml_value(trusted)}"]
+
+
+def mcp_flags(server: McpServer | None) -> list[str]:
+    if server is None:
+        return []
+    about = server.as_json(env_vars=list(server.variables))
+    return ["-c", f"mcp_servers.{MCP_NAME}={toml_value(about)}"]
 
 
 def hook_line(setup: HookSetup, event: str) -> str:

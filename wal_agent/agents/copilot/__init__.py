@@ -22,6 +22,7 @@ resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, sess
 travels = conversation.travels
 
 capabilities = Capabilities(
+    mcp=True,
     forms=SessionForms(("--resume", "{session}"), "Copilot has no form to copy a session"),
     acp=("--acp",),
     speaks=frozenset(("tool_ended", "turn_started")),

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from wal_agent.agents.base import Cli, Command, Env, ExitCause, NewSession, ResumeSession
 from wal_agent.agents.copilot.hooks import PLUGIN, SESSION, platform_builds, program_caches
 from wal_agent.agents.copilot.session import resumable
+from wal_agent.agents.hook_line import mcp_args
 from wal_agent.agents.program import (
     TOO_LONG,
     Program,
@@ -178,6 +179,7 @@ def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
     given = parse_args(args)
     ours = ["--plugin-dir", env[PLUGIN]] if env.get(PLUGIN) else []
+    ours += mcp_args(env, "--allow-tool=wal-agent")
     if isinstance(session, NewSession):
         # With --trust-folder it takes no id: the handshake reports it.
         if session.id and not any(arg.name in SESSION_OPTIONS or arg.name == "trust-folder" for arg in given):

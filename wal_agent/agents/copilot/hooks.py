@@ -23,7 +23,17 @@ import msgspec
 
 from wal_agent.agents import base
 from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, Injected
-from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, bash_line, on, outer, parser, refuse_answer, renderer
+from wal_agent.agents.hook_line import (
+    GONE,
+    HOOK_SECONDS,
+    MCP_NAME,
+    bash_line,
+    on,
+    outer,
+    parser,
+    refuse_answer,
+    renderer,
+)
 from wal_agent.agents.session_files import InnerId, SessionId
 from wal_agent.errors import ConfigError
 from wal_agent.paths import user_home
@@ -200,8 +210,11 @@ FIRM = {"preToolUse", "postToolUse", "postToolUseFailure"}  # may wait for the b
 
 def inject(setup: HookSetup, env: Env) -> Injected:
     place, instructions = setup.run_dir / "copilot-plugin", setup.run_dir / "copilot-protocol"
+    manifest: dict[str, Any] = {"name": "wal-agent", "version": "1.0.0", "hooks": "hooks/hooks.json"}
+    if setup.mcp:
+        manifest["mcpServers"] = {MCP_NAME: setup.mcp.as_json()}
     files = {
-        place / "plugin.json": json.dumps({"name": "wal-agent", "version": "1.0.0", "hooks": "hooks/hooks.json"}),
+        place / "plugin.json": json.dumps(manifest),
         place / "hooks/hooks.json": json.dumps({"version": 1, "hooks": hook_table(setup)}, indent=1),
         instructions / ".github/instructions/wal-agent.instructions.md": f'---\napplyTo: "**"\n---\n{setup.protocol}',
     }

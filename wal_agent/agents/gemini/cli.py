@@ -28,7 +28,7 @@ from typing import Any
 from wal_agent.agents.base import ACT, Cli, Command, Env, ExitCause, NewSession, ResumeSession
 from wal_agent.agents.gemini.hooks import MARKER
 from wal_agent.agents.gemini.session import gemini_home
-from wal_agent.agents.hook_line import PREFIX, extension_name
+from wal_agent.agents.hook_line import PREFIX, extension_name, mcp_args
 from wal_agent.agents.program import (
     TOO_LONG,
     Arg,
@@ -199,7 +199,7 @@ def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
 
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
     given = parse_args(args)
-    ours: list[str] = []
+    ours = [*mcp_args(env, "--allowed-tools=mcp_wal-agent_*")]
     prompted = isinstance(session, ResumeSession) and session.acts
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in SESSION_OPTIONS]

@@ -24,6 +24,7 @@ travels = conversation.travels
 capabilities = Capabilities(
     forms=SessionForms(("run", "--session", "{session}"), ("run", "--session", "{session}", "--fork")),
     rewriting=Rewriting(rewrite.units, rewrite.compact),
+    mcp=True,
     headless=("run",),
     acp=("acp",),
     speaks=frozenset(("tool_ended",)),

@@ -17,8 +17,8 @@ import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.agents import base
-from wal_agent.agents.base import Allow, Decision, Env, HookSetup, Injected
-from wal_agent.agents.hook_line import CLIENT_SECONDS, GONE, on, parser
+from wal_agent.agents.base import Allow, Decision, Env, HookSetup, Injected, McpServer
+from wal_agent.agents.hook_line import CLIENT_SECONDS, GONE, MCP_NAME, on, parser
 from wal_agent.agents.opencode import database, session
 from wal_agent.agents.program import without_comments
 from wal_agent.agents.session_files import InnerId, SessionId, require_object
@@ -186,12 +186,13 @@ def inject(setup: HookSetup, env: Env) -> Injected:
             (folder / name).write_text(text)
     except OSError as e:
         raise ConfigError(f"OpenCode's plugin could not be placed in {folder}: {e.strerror or e}.") from e
-    return Injected(env={CONTENT: config_content(env.get(CONTENT, ""), folder), **PLAIN, **offline})
+    return Injected(env={CONTENT: config_content(env.get(CONTENT, ""), folder, setup.mcp), **PLAIN, **offline})
 
 
-def config_content(users: str, folder: Path) -> str:
-    """Return the user's own value of the variable with the plugin and the protocol behind what it lists; the plugin is
-    the last of all, so it sees each call as the others left it. ConfigError when it is no JSON."""
+def config_content(users: str, folder: Path, mcp: McpServer | None = None) -> str:
+    """Return the user's own value of the variable with the plugin and the protocol behind what it lists, and the run's
+    MCP server, if any, beside its own; the plugin is the last of all, so it sees each call as the others left it.
+    ConfigError when it is no JSON."""
     try:
         value: Any = parse_config(users.encode()) if users.strip() else {}
     except ValueError as e:
@@ -204,6 +205,11 @@ def config_content(users: str, folder: Path) -> str:
         if not isinstance(listed, list):
             raise ConfigError(f"{CONTENT}: {key} is no list.")
         value[key] = [*(item for item in listed if item != one), one]
+    if mcp is not None:
+        servers = value.get("mcp", {})
+        if not isinstance(servers, dict):
+            raise ConfigError(f"{CONTENT}: mcp is no object.")
+        value["mcp"] = {**servers, MCP_NAME: {"type": "local", "command": list(mcp.argv), "enabled": True}}
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import ACT, Cli, Command, Env, NewSession, ResumeSession
-from wal_agent.agents.hook_line import extension_name
+from wal_agent.agents.hook_line import extension_name, mcp_args
 from wal_agent.agents.program import (
     Arg,
     Broken,
@@ -253,7 +253,7 @@ def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
 
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
     given = parse_args(args)
-    ours: list[str] = []
+    ours = [*mcp_args(env, "--allowed-tools=mcp__wal-agent")]
     run = env.get(MARKER)
     at = next((n for n, arg in enumerate(given) if arg.name == "extensions"), None)
     if run and at is not None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "rules.schema.json"
 OURS = "wal-agent"
+OWN_TOOLS = "tool.wal-agent"  # the rule of the run's own MCP server
 AWAY = " (there, not here"  # behind a `verify` that is for where the command ran
 LOADS = ", but may run code of the folder"  # of programs that load it
 LOADED = "git status --short"  # how to see whether that code did something
@@ -392,6 +393,10 @@ class Rules(msgspec.Struct, frozen=True):
             tools={name: c for name, c in self.tools.items() if c.cls != "read_only" or name in own},
             shells={name: shell for name, shell in self.shells.items() if name in own},
         )
+
+    def without_own_tools(self) -> Rules:
+        """These rules for an agent without the run's own MCP server: a tool of such a name is a stranger's (I1)."""
+        return replace(self, tools={name: c for name, c in self.tools.items() if c.rule != OWN_TOOLS})
 
     @property
     def shell_tool(self) -> str:
