@@ -240,6 +240,11 @@ def last_value(args: Iterable[Arg], name: str) -> str | None:
     return found[-1] if found else None
 
 
+def takes_stream(args: Iterable[Arg]) -> bool:
+    """Return whether another program sends the prompts on stdin, as Claude Code's SDK does."""
+    return last_value(args, "input-format") == "stream-json"
+
+
 def is_given(args: Iterable[Arg], name: str) -> bool:
     return last_value(args, name) not in (None, "false")
 

@@ -44,6 +44,9 @@ def test_a_resume_leaves_the_users_prompt_and_session_out() -> None:
     kept = ["-p", "--model", "opus", "--allowedTools", "Bash", "Edit"]
     assert argv(*users, session=resume) == ["--resume", ID, *kept, "--", ACT]
     assert argv("-p", "--input-format", "stream-json", "--", "-x", session=resume) == ["--resume", ID, "-p", "--", ACT]
+    stream = ["-p", "--input-format", "stream-json"]
+    assert argv(*stream, session=ResumeSession(ID, "NOTICE", asked=True)) == ["--resume", ID, *stream]
+    assert CLAUDE.is_interactive(stream, False, {}) and not CLAUDE.is_interactive(["-p"], False, {})
     assert argv("-p", "do it", session=ResumeSession(ID, "")) == ["--resume", ID, "-p", "do it"]
     assert CLAUDE.command(CLI, ["-p"], resume, False, {}).no_stdin
     assert not CLAUDE.command(CLI, ["-p"], NEW, False, {}).no_stdin

@@ -29,7 +29,7 @@ from typing import Any
 from wal_agent.agents.base import ACT, Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.claude import hooks
 from wal_agent.agents.claude.hooks import claude_home
-from wal_agent.agents.program import Arg, Program, Syntax, is_given, last_value, read_object, to_words
+from wal_agent.agents.program import Arg, Program, Syntax, is_given, last_value, read_object, takes_stream, to_words
 from wal_agent.errors import ConfigError
 
 Shape = Callable[[Any], bool]
@@ -265,7 +265,8 @@ _COMMANDS = "auth auto-mode doctor gateway install mcp plugin plugins project se
 COMMANDS = frozenset(_COMMANDS.split())
 SERVES = frozenset(("agents", "rc", "remote-control"))  # begin sessions that no hook of this run would report
 NO_SESSION = frozenset(("version", "help", "init-only"))
-PROMPT_OPTIONS = frozenset(("", "prefill", "prefill-b64", "input-format", "replay-user-messages"))
+STREAM = frozenset(("input-format", "replay-user-messages"))
+PROMPT_OPTIONS = frozenset(("", "prefill", "prefill-b64")) | STREAM
 SESSION_OPTIONS = frozenset(
     ("resume", "continue", "session-id", "fork-session", "from-pr", "resume-session-at", "rewind-files")
 )
@@ -497,8 +498,9 @@ def prompt_from_args(args: Sequence[str]) -> str | None:
 
 
 def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
-    """Apply Claude's own rule."""
-    return tty and last_value(parse_args(args), "print") is None
+    """Apply Claude's own rule. A program that sends its prompts on stdin is one more way to sit before it."""
+    given = parse_args(args)
+    return takes_stream(given) or (tty and last_value(given, "print") is None)
 
 
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
@@ -510,7 +512,8 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
         given = [arg for arg in given if arg.name not in SESSION_OPTIONS]
         ours += ["--resume", session.id]
         if session.drops_prompt:
-            given = [arg for arg in given if arg.name not in PROMPT_OPTIONS]
+            kept = STREAM if session.asked else frozenset[str]()
+            given = [arg for arg in given if arg.name not in PROMPT_OPTIONS - kept]
         if prompted:
             behind = ["--", ACT]  # else an option that takes many words would take these too
     elif session_from_args(args) is None:

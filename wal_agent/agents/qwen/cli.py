@@ -38,6 +38,7 @@ from wal_agent.agents.program import (
     node_command,
     read_layers,
     starts_no_session,
+    takes_stream,
     to_words,
 )
 from wal_agent.agents.qwen.hooks import MARKER
@@ -248,7 +249,7 @@ def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
     given = parse_args(args)
     if last_value(given, "prompt-interactive"):  # an empty one is none: headless, it could end with 42 for ever
         return True
-    return tty and prompt_from_args(args) is None
+    return takes_stream(given) or (tty and prompt_from_args(args) is None)
 
 
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
