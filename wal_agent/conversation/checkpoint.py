@@ -68,8 +68,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 class Context(msgspec.Struct, frozen=True, kw_only=True):
     """`gathered`: what was read or asked lately, and the beginning of what it said; `plan`: its steps from the one
     before the first open one, at most MAX_STEPS; `completed_steps`: those of them that are done, `done`: where they
-    stand in it, from 0; `steps`, `steps_done`: how many the whole plan has; `draft`: the newest note.
-    `system_prompt_hash`: "", since no hook reports the system prompt."""
+    stand in it, from 0; `steps`, `steps_done`: how many the whole plan has; `draft`: the newest note."""
 
     gathered: list[str] = []
     plan: list[str] = []
@@ -79,7 +78,6 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     steps_done: int = 0
     draft: str = ""
     tool_calls: list[ToolCall] = []
-    system_prompt_hash: str = ""
 
 
 class Messages(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,7 +195,6 @@ def checkpoint_of(state: State, at: Occasion, id: str | None = None, number: int
         "role": at.role,
         "active_task": _task(state, plan),
         "context": {
-            "system_prompt_hash": "",
             "gathered": list(_gathered(state.recent)),
             "plan": [step.text for step in near],
             "completed_steps": [step.text for step in near if step.state == "done"],
