@@ -31,6 +31,7 @@ def test_every_package_has_the_version_of_the_program() -> None:
         for name in (
             "npm/package.json",
             "claude-plugin/.claude-plugin/plugin.json",
+            "claude-plugin/plugin.json",
             "gemini-extension/gemini-extension.json",
         )
     }
@@ -96,6 +97,19 @@ def test_the_real_claude_accepts_the_plugin(tmp_path: Path) -> None:
     done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "Validation passed" in done.stdout, done.stdout + done.stderr
     assert all(f"wal-agent:{name}" in done.stdout for name in ("status", "log", "recover"))
+
+
+def test_the_plugin_is_an_agent_plugin_of_any_client(tmp_path: Path) -> None:
+    """Agent Plugins 1.0.0: a closed manifest, and skills at their place. Copilot loads it without Claude's files."""
+    manifest = json.loads((DEPLOY / "claude-plugin" / "plugin.json").read_text())
+    assert manifest.pop("$schema") == "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"
+    assert set(manifest) <= {"name", "version", "description", "license", "keywords"}
+    shutil.copytree(DEPLOY / "claude-plugin" / "skills", tmp_path / "plugin" / "skills")
+    shutil.copy(DEPLOY / "claude-plugin" / "plugin.json", tmp_path / "plugin")
+    env = {**os.environ, "HOME": str(tmp_path)}
+    argv = [str(installed("copilot")), "--plugin-dir", str(tmp_path / "plugin"), "skill", "list"]
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and re.search(r"Plugin skills:\n +wal-agent - ", done.stdout), done.stdout + done.stderr
 
 
 def test_the_real_gemini_accepts_the_extension(tmp_path: Path) -> None:
