@@ -1081,8 +1081,9 @@ def stuck_error(
 
 
 def _reports(call: ReadCall) -> bool:
-    """Whether a call only tells or asks wal-agent something, and so looks at no effect, whatever it names."""
+    """Whether a call only tells or asks wal-agent something, and so looks at no effect, whatever it names. The command
+    of a step may look."""
     from wal_agent.calls.reading import tool_name
     from wal_agent.recovery.effects import only_tells
 
-    return tool_name(call.tool).startswith("wal_agent_") or only_tells(call)
+    return tool_name(call.tool).startswith("wal_agent_") or (b"wal-agent step " not in call.input and only_tells(call))
