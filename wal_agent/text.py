@@ -79,6 +79,11 @@ def start_words(agent: str) -> str:
     return f"run {quote_word(agent)}" if agent not in ("", "generic") else "resume"
 
 
+def unheard(phase: str) -> str:
+    """Return what stands beside a phase: Codex says that it has started with the first words of a person only."""
+    return "no hook was heard yet" if phase == "starting" else ""
+
+
 def bucket_option(url: str) -> str:
     """Return the option that names the bucket, as typed; "" for none, and for a URL that holds a secret."""
     return " ".join(map(quote_word, bucket_words(url))) if url else ""
@@ -202,11 +207,17 @@ def say(text: str) -> None:
     _write([shorten(f"wal-agent: {redact(text[:MAX_REDACTED].removeprefix('wal-agent: '))}", MAX_MESSAGE)])
 
 
+ABOVE: Final = "(message above)"  # wal-agent's word that the agent itself has said why
+
+
 def why_it_failed(said: str) -> list[str]:
-    """Return the lines of a child's stderr that say why it failed: wal-agent's own; where it has none, the agent's last
-    one. What an agent warns about is in its log. Pure."""
+    """Return the lines of a child's stderr that say why it failed: wal-agent's own; where it has none, or points to the
+    agent's, the agent's last one. What an agent warns about is in its log. Pure."""
     rows = [row for row in said.splitlines() if row.strip()]
-    return [row for row in rows if row.startswith("wal-agent: ")][-2:] or rows[-1:]
+    own = [row for row in rows if row.startswith("wal-agent: ")]
+    if own and ABOVE in own[-1]:
+        return [*[row for row in rows if row not in own][-1:], own[-1]]
+    return own[-2:] or rows[-1:]
 
 
 def lines(rows: list[str]) -> None:

@@ -29,6 +29,7 @@ from wal_agent.text import (
     printable,
     say,
     shorten,
+    unheard,
     unproven_text,
 )
 
@@ -417,15 +418,22 @@ def describe_loss(job: Job, url: str) -> tuple[str, str]:
 
 def answer_jobs(jobs: Sequence[Job], work: Mapping[str, OpenWork]) -> None:
     """Write a table of `jobs`. `work`: by job, what its log says; "-" where that is not known."""
+    from wal_agent.fleet.jobs import LOOK_TIME, MAX_READ, is_readable
+
     answer_table(
         HEADER, [job_cells(job, work.get(job.job)) for job in jobs], right=(OPEN,), folds=("HOST", "TASK", "FOLDER")
     )
+    if any(is_readable(job) and job.job not in work for job in jobs):
+        say(f'"-" is not read: a list reads {MAX_READ} logs, for {LOOK_TIME:.0f} s, unfinished jobs first.')
 
 
 def job_cells(job: Job, work: OpenWork | None) -> tuple[str, ...]:
     """Return a row below HEADER."""
+    from wal_agent.fleet.jobs import HOOKLESS
 
     calls, task = (str(work.calls), shorten(work.task, TASK)) if work else ("-", "-")
+    if job.agent == HOOKLESS:
+        calls = "-"
     cells = (job.state, job.title, job.agent, job.host, calls, task, job.workspace)
     what = "; ".join(filter(None, (_what(job), unproven_text(work.unproven if work else 0))))
     return (*(shorten(cell, WIDEST) for cell in cells), shorten(what, 300))
@@ -443,7 +451,8 @@ def _what(job: Job) -> str:
         case "released" | "unlocked" | "closed":
             words = f"{duration(job.age)} ago" + (f": {job.reason}" if job.reason else "")
         case "running":
-            words = f"{job.phase}{', ' + duration(job.phase_age) if job.phase_age else ''} {job.tool}".strip()
+            about = job.tool or (f"({text})" if (text := unheard(job.phase)) else "")
+            words = f"{job.phase}{', ' + duration(job.phase_age) if job.phase_age else ''} {about}".strip()
         case "paused":
             until = moment(job.until, job.until - job.left, exact=job.left < 600)  # as `status` says it
             words = f"until {until} (in {duration(job.left)}): {job.reason}"

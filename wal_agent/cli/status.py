@@ -30,6 +30,7 @@ from wal_agent.text import (
     size,
     start_words,
     timestamp,
+    unheard,
     unproven_text,
 )
 
@@ -232,7 +233,7 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
         rows.append(("encrypted", f"with key {view.key}"))
     if view.state == "running":
         phase = f"{view.phase}, {duration(view.phase_age)}" if view.phase_age else view.phase
-        rows.append(("phase", f"{phase:<19} {view.tool}".rstrip()))
+        rows.append(("phase", f"{phase:<19} {view.tool or unheard(view.phase)}".rstrip()))
         for late in view.late:
             rows.append(("", f"{_LATE[late.what]} since {duration(late.seconds)}{late.tool and ': ' + late.tool}"))
     waiting = "nothing waiting"

@@ -111,7 +111,7 @@ def task(
             say(printable(line))
         if budget_calls and spent_by(at.bucket, child.state()) > budget_calls:
             say(f"its budget of {budget_calls} calls is used up; to continue, give a larger --budget-calls.")
-        say(f"the task is not complete ({code}). The same command continues it.")
+        say(f"the task is not complete ({code}). The same command tries again.")
         say(f"its log: {job_command('log', made, at.bucket.url)}")
         raise typer.Exit(code)
     found = read_result(child, result, budget_calls)

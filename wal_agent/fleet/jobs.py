@@ -74,7 +74,8 @@ PARALLEL = 32  # requests at once; as many connections are kept
 MAX_LISTED = 200  # leases of a bucket that are read for one folder
 MAX_COUNTED = 5  # logs that are read for one folder
 LOOK_TIME = 3.0  # seconds
-MAX_READ = 20  # logs that a listing reads
+MAX_READ = 100  # logs that a listing reads
+READ_AT_ONCE = 8  # of these: each may be large
 EQUAL_WAIT = (
     60.0  # seconds: what waits about as long is taken in any order, so that a hundred hosts do not want one job
 )
@@ -444,9 +445,14 @@ def read_open_work(bucket: Bucket, jobs: Iterable[Job]) -> dict[str, OpenWork]:
     """Return calls and task by name, of the jobs whose log can be read without a key, the unfinished ones first; no
     read begins after LOOK_TIME."""
     end = time.monotonic() + LOOK_TIME
-    readable = [job for job in jobs if job.state not in ("damaged", "newer") and not job.key]
-    wanted = [job.job for job in sorted(readable, key=lambda job: job.state not in UNFINISHED)][:MAX_READ]
-    return {name: work for name in wanted if (work := read_work(bucket, name, end)) is not None}
+    wanted = [job.job for job in sorted(filter(is_readable, jobs), key=lambda job: job.state not in UNFINISHED)]
+    read = prefetch_map(lambda name: read_work(bucket, name, end), wanted[:MAX_READ], READ_AT_ONCE)
+    return {name: work for name, work in zip(wanted, read, strict=False) if work is not None}
+
+
+def is_readable(job: Job) -> bool:
+    """Whether its log can be read without a key."""
+    return job.state not in ("damaged", "newer") and not job.key
 
 
 def damaged_job(name: str, error: Exception) -> Job:

@@ -36,7 +36,7 @@ from wal_agent.supervise.exits import (
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.processes import Exit
 from wal_agent.supervise.provenance import resume_command
-from wal_agent.text import command, describe_reach, quote_word
+from wal_agent.text import ABOVE, command, describe_reach, quote_word
 from wal_agent.wal.job import OpenedJob, close_job, describe_unsaved
 from wal_agent.wal.state import OpenCall, State
 from wal_agent.wording import messages
@@ -94,7 +94,7 @@ def hooks_silent_error(agent: str) -> ConfigError:
 def no_session_line(agent: str, code: int) -> str:
     """Why nothing is logged, where a person or an error of the agent's own (no login, a wrong option, a dialog that was
     declined) ended it before its first hook: that its hooks are off does not follow from that."""
-    above = " (message above)" if 0 < code < 128 else ""
+    above = f" {ABOVE}" if 0 < code < 128 else ""
     return f"{agent} ended before its session began{above}, so there is nothing to log or to continue."
 
 

@@ -22,7 +22,7 @@ from wal_agent.cli.commands import COMMANDS as TABLE
 from wal_agent.cli.commands import EVERYDAY, GROUPS, app
 from wal_agent.cli.help import EXAMPLES
 from wal_agent.operate import dry_run
-from wal_agent.text import say, why_it_failed
+from wal_agent.text import ABOVE, say, why_it_failed
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = list(TABLE)
@@ -446,6 +446,8 @@ def test_a_failed_task_prints_why_and_no_warnings_of_its_agent() -> None:
     warned = "Warning: 256-color support not detected.\nLoaded cached credentials.\n"
     why = ["wal-agent: gemini: exit code 41.", "wal-agent: a person is needed."]
     assert why_it_failed(warned + "wal-agent: job j, saved to b\n" + "\n".join(why)) == why
+    above = f"wal-agent: gemini ended before its session began {ABOVE}."
+    assert why_it_failed(f"{warned}Not here.\n{above}\n") == ["Not here.", above]
     assert why_it_failed(f"{warned}Please set an Auth method.\n\n") == ["Please set an Auth method."]
 
 

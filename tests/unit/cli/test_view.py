@@ -50,6 +50,7 @@ from wal_agent.records import (
 from wal_agent.supervise import machine
 from wal_agent.supervise.control import STATUS
 from wal_agent.supervise.hook_server import HookServer
+from wal_agent.text import unheard
 from wal_agent.wal import lease
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
@@ -284,7 +285,9 @@ def test_the_tool_of_before_is_not_that_of_a_start(tmp_path: Path) -> None:
         version = shelf.bucket.get(KEYS.lease).version
         doc = msgspec.structs.replace(job.lease.doc, phase=phase)
         shelf.bucket.put(KEYS.lease, lease.encode_lease(doc), if_version=version)
-        assert read_view(shelf.bucket, KEYS, {}).tool == tool
+        seen = read_view(shelf.bucket, KEYS, {})
+        assert seen.tool == tool
+        assert (unheard("starting") in shown(seen)) == (phase == "starting")
     assert "1 tool call," in shown(msgspec.structs.replace(read_view(shelf.bucket, KEYS, {}), session="s"))
 
 
