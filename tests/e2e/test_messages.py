@@ -15,7 +15,9 @@ from tests.e2e.scene import Machine, Scene, until
 from tests.faults.talk import talk
 from tests.servers.nats import NatsServer
 from tests.tiers import deep, once
+from tests.unit.recovery.test_prompt_tokens import tokenizer
 from wal_agent.agents import AGENTS
+from wal_agent.recovery.prompt import MAX_TOKENS
 from wal_agent.rehearsal.model import HistoryText, Returned, Turn
 
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -88,7 +90,8 @@ def test_a_run_on_another_machine_is_stopped_through_the_bucket(scene: Scene) ->
 @pytest.mark.parametrize("scene", once(["claude", "gemini"], "claude"), indirect=True)
 @pytest.mark.parametrize("saved", once([True, False], False), ids=["in the session", "lost"])
 def test_a_message_that_was_given_in_a_crash_is_told_once(scene: Scene, saved: bool) -> None:
-    """There in the restored session: it was seen. Not there: the recovery prompt has it."""
+    """There in the restored session: it was seen. Not there: the recovery prompt has it, and stays below 4,000 tokens
+    with it, however long it is."""
     machine = scene.machine("vm-1")
     shell = machine.rehearsal.shell
     scene.script(
@@ -99,7 +102,7 @@ def test_a_message_that_was_given_in_a_crash_is_told_once(scene: Scene, saved: b
     held, _ = scene.hold_turn(1), scene.hold_turn(2)
     run = machine.run(*machine.rehearsal.args("do the work"), options=("--autosave", "0.2" if saved else "600"))
     scene.asked(2)
-    send(machine, "use the heron branch", "m1")
+    send(machine, "use the heron branch" + " and test each part of it" * 1000, "m1")
     noticed(scene, machine)
     if not saved:
         until(lambda: any(r["type"] == "file" for r in scene.records()), "a session is saved")
@@ -121,6 +124,10 @@ def test_a_message_that_was_given_in_a_crash_is_told_once(scene: Scene, saved: b
     assert again.process.returncode == 0, again.stderr()
     first = spoken(scene, asked)
     assert first.count("[wal-agent message m1]") == 1 and "use the heron branch" in first
+    if not saved:
+        prompt = first[first.index("[wal-agent recovery]") :]
+        assert "use the heron branch" in prompt
+        assert len(tokenizer().encode(prompt, disallowed_special=())) <= MAX_TOKENS
     assert [r["id"] for r in scene.records() if r["type"] == "message_seen"] == ["m1"]
 
 
