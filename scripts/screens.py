@@ -1,6 +1,7 @@
-"""Write docs/screens.md and docs/crash.svg: the real Gemini CLI with a scripted model on this machine, and a kill -9.
+"""Write docs/screens.md, the screens in docs/tutorial.md and docs/crash.svg: the real Gemini CLI with a scripted model
+on this machine, and a kill -9.
 
-python -m scripts.screens            writes both; it takes about a minute, and needs no key and no network
+python -m scripts.screens            writes them; it takes about a minute, and needs no key and no network
 python -m scripts.screens picture    writes the picture of README only
 
 Paths, ids and host names of this machine are replaced by those of a fictional user. Lines that only say that a slow
@@ -47,6 +48,7 @@ HEAD = """# Screens
 From a real run: what the [tutorial](tutorial.md) does not show of its job.
 """
 HOME = "/home/you"
+SCREEN = re.compile(r"(?<=^```\n)(?:job   |wal-agent: job )(?:(?!```).*\n)+", re.M)
 WIDTH = "100"
 ZONE = "Europe/Berlin"  # of the fictional user
 
@@ -58,6 +60,7 @@ class Shop:
     root: Path
     env: dict[str, str]
     page: list[str] = field(default_factory=lambda: [HEAD])
+    tutorial: list[str] = field(default_factory=list)  # its screens, in order
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -102,6 +105,8 @@ def main(args: Sequence[str]) -> int:
         with shop() as found:
             play(found)
         (DOCS / "screens.md").write_text("\n".join(found.page), "utf-8")
+        page = DOCS / "tutorial.md"
+        page.write_text(in_tutorial(page.read_text("utf-8"), found.tutorial), "utf-8")
     return 0
 
 
@@ -125,6 +130,12 @@ def shop() -> Iterator[Shop]:
     finally:
         end_all(root)
         shutil.rmtree(root, ignore_errors=True)
+
+
+def in_tutorial(text: str, screens: Sequence[str]) -> str:
+    """Return the page with these screens in the place of its own; its HOME is another one."""
+    new = iter(screens)
+    return SCREEN.sub(lambda _: next(new).replace(f"{HOME}/", f"{HOME}/tutorial/home/") + "\n", text)
 
 
 def picture(shop: Shop) -> str:
@@ -186,10 +197,12 @@ def play(shop: Shop) -> None:
     first = shop.start(*RUN)
     wait("the payment runs", (shop.root / "shop/ledger.txt").exists)
     wait("the files are saved", lambda: "files       saved" in shop.start("status").communicate()[0])
+    shop.tutorial.append(shop.neutral(shop.start("status").communicate()[0]))
     first.send_signal(signal.SIGKILL)
     shop.show("Status after a crash", "After `kill -9`, or a lost machine.", ["status"])
     shop.show("What a recovery would do", "Nothing is changed.", ["recover", "--dry-run"])
-    shop.start(*RUN).communicate(timeout=300)
+    said = shop.neutral(shop.start(*RUN).communicate(timeout=300)[0]).splitlines()
+    shop.tutorial.append("\n".join(row for row in said if row.startswith(("wal-agent: job ", "  "))))
     shop.show("Log", "The newest record comes first.", ["log", "-n", "12"])
 
 
