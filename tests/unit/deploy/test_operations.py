@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import helm_python
 import typer.main
 
 from wal_agent.cli.commands import app
@@ -51,7 +52,17 @@ def test_each_command_that_it_shows_exists_with_its_options() -> None:
 
 
 def test_every_block_is_one_that_is_tried() -> None:
-    assert [kind or text.split()[0] for kind, text in BLOCKS] == ["wal-agent", "toml", "python3"]
+    assert [kind or text.split()[0] for kind, text in BLOCKS] == ["wal-agent", "toml", "python3", "helm"]
+
+
+def test_the_helm_block_renders() -> None:
+    (block,) = [text for _, text in BLOCKS if text.startswith("helm")]
+    program, verb, release, place, *options = shlex.split(block.replace("\\\n", " "))
+    assert (program, verb, set(options[::2])) == ("helm", "install", {"--set"})
+    values = helm_python.parse_set_string(",".join(options[1::2]))
+    with helm_python.Chart.load(str(ROOT / place)) as chart:
+        chart.validate_schema(values)
+        assert "fix-tests" in chart.render(values, name=release)["wal-agent/templates/jobs.yaml"]
 
 
 def test_the_systemd_block_makes_all_that_the_unit_needs(tmp_path: Path) -> None:
