@@ -146,12 +146,16 @@ NAMES := import json, sys; print(*("%(package)s@%(version)s" % a for a in json.l
 # Of each older version that is tested too: its folder and its package.
 ALSO := import json, sys; [print(n + "@" + v, a["package"] + "@" + v) for n, a in json.load(open(sys.argv[1])).items() for v in a.get("also", ())]
 
+# What serves the Agent Client Protocol for agents that do not: without the agents' programs, which these bring along.
+ACP := import json, sys; print(*(a["acp"] for a in json.load(open(sys.argv[1])).values() if "acp" in a))
+
 # Copilot unpacks itself, 235 MB, at its first start: here, once, not in several tests at a time.
 $(CLIS): tests/agents.json scripts/install-agents | have-agents
 	@echo 'make: the agents of tests/agents.json in $(NPM) and .tools/also'
 	@sh scripts/install-agents $(NPM) $$($(PYTHON) -c '$(NAMES)' $<)
 	@also=$$($(PYTHON) -c '$(ALSO)' $<) && printf '%s\n' "$$also" | while read -r folder package; do \
 		[ -z "$$folder" ] || sh scripts/install-agents ".tools/also/$$folder" "$$package" </dev/null || exit 1; done
+	@$(NPM_INSTALL) --omit=optional --prefix .tools/acp $$($(PYTHON) -c '$(ACP)' $<) >/dev/null
 	@COPILOT_SEA_EXTRACT_ONLY=1 $(NPM)/node_modules/.bin/copilot --binary-version </dev/null >/dev/null 2>&1 || :
 	@touch $@
 

@@ -33,12 +33,13 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 class Pin(TypedDict):
     """One agent in tests/agents.json. `also`: older versions, on which a part of the contract suite runs. `successors`:
-    names on npm under which a later one is or may be."""
+    names on npm under which a later one is or may be. `acp`: what serves the Agent Client Protocol for it."""
 
     package: str
     version: str
     also: NotRequired[list[str]]
     successors: NotRequired[list[str]]
+    acp: NotRequired[str]
 
 
 Answer = Mapping[str, Any]

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from acp.schema import AllowedOutcome, ClientCapabilities, RequestPermissionResponse
 
+from tests.conftest import TESTS
 from tests.e2e.scene import LONG, Machine, Scene, opened, shell, until
 from wal_agent.agents import AGENTS
 from wal_agent.paths import PROGRAM
@@ -24,8 +25,12 @@ from wal_agent.wal.lease import read_lease
 from wal_agent.wal.reader import replay
 
 FIRST = "kimi"
-ABLE = sorted(name for name, agent in AGENTS.items() if agent.capabilities.acp)
+ABLE = sorted(name for name, agent in AGENTS.items() if agent.capabilities.serves_acp)
 EACH = [FIRST, *(pytest.param(name, marks=pytest.mark.deep) for name in ABLE if name != FIRST)]
+ADAPTERS = {
+    f"WAL_AGENT_{name.upper().replace('-', '_')}": str(TESTS.parent / ".tools/acp/node_modules/.bin" / name)
+    for name in ("claude-agent-acp", "codex-acp")
+}
 NOTICE = "[wal-agent recovery] "
 
 
@@ -61,7 +66,7 @@ async def connected(machine: Machine, editor: Editor) -> AsyncIterator[tuple[Any
         editor,  # type: ignore[arg-type]
         command[0],
         *command[1:],
-        env=machine.env(),
+        env={**machine.env(), **ADAPTERS},
         cwd=cwd,
         transport_kwargs={"stderr": err.fileno(), "shutdown_timeout": 60.0, "limit": 64 << 20},
     )

@@ -38,7 +38,7 @@ from wal_agent.acp.router import (
     tell,
     with_sessions,
 )
-from wal_agent.agents.base import Agent, NewSession
+from wal_agent.agents.base import Agent, acp_command
 from wal_agent.concurrency import start_daemon
 from wal_agent.errors import WalAgentError
 from wal_agent.paths import PROGRAM
@@ -123,9 +123,9 @@ _Event = _Asked | _Said | _ClientGone | _AgentGone | _Signal | _Late | _Found
 class Server:
     """One client's connection, from its first message to its last."""
 
-    def __init__(self, agent: Agent, program: Sequence[str], args: Sequence[str], jobs: Jobs) -> None:
-        """`program`: the argv of the agent without a session; `args`: the agent's own, for each run."""
-        self._agent, self._program, self._args, self._jobs = agent, program, args, jobs
+    def __init__(self, agent: Agent, args: Sequence[str], jobs: Jobs) -> None:
+        """`args`: the agent's own, for each run."""
+        self._agent, self._args, self._jobs = agent, args, jobs
         self._router = Router()
         self._agents: dict[int, _Agent] = {}
         self._events: SimpleQueue[_Event] = SimpleQueue()
@@ -133,12 +133,14 @@ class Server:
         self._client_gone = False
 
     def serve(self) -> int:
-        """Serve until the client is gone and every run has ended. Return the exit code: 143 after a signal."""
+        """Serve until the client is gone and every run has ended. Return the exit code: 143 after a signal.
+        ConfigError: the agent is not installed."""
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, lambda n, _: self._events.put(_Signal(n)))
         with tempfile.TemporaryDirectory(prefix="wal-agent-acp-") as empty:
             env = {name: value for name, value in os.environ.items() if name not in OURS}
-            self._start(RECEPTION, self._program, Path(empty), env)
+            without = acp_command(self._agent, self._agent.locate(env), self._args, env, Path(empty))
+            self._start(RECEPTION, without.argv, Path(empty), {**env, **without.env})
             self._read(sys.stdin.buffer, _Asked, _ClientGone())
             while self._agents:
                 self._take(self._events.get())
@@ -297,12 +299,6 @@ class Server:
             sys.stdout.buffer.flush()
         except (BrokenPipeError, ValueError):
             self._events.put(_ClientGone())
-
-
-def reception_program(agent: Agent, args: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the argv of the agent that has no session. ConfigError: it is not installed."""
-    cli = agent.locate(env)
-    return agent.command(cli, (*agent.capabilities.acp, *args), NewSession(""), True, env).argv
 
 
 def new_job(base: str) -> str:

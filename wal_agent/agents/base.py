@@ -517,6 +517,14 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     acp: tuple[str, ...] = ()
     """Arguments in front of all others by which it serves the Agent Client Protocol on stdin and stdout, with its hooks
     as in any other mode. (): it has no such mode, or its hooks are silent in it."""
+    acp_server: Callable[[Cli, Sequence[str], Env, Path], Command] | None = None
+    """Where another program serves that protocol and starts the agent: that program, for these arguments of the agent
+    and the variables of its hooks; what it needs may be written into the folder. ConfigError: it is not installed."""
+
+    @property
+    def serves_acp(self) -> bool:
+        return bool(self.acp) or self.acp_server is not None
+
     mcp: bool = False
     """`inject` can give it an MCP server for one run."""
     headless: tuple[str, ...] = ("-p",)
@@ -589,6 +597,14 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     requested_calls: RequestedCalls | None = None
     settings_watch: SettingsWatch | None = None
     journal: Journal | None = None
+
+
+def acp_command(agent: Agent, cli: Cli, args: Sequence[str], env: Env, folder: Path) -> Command:
+    """Return what serves the Agent Client Protocol on stdin and stdout with this agent, in no session yet. ConfigError
+    as `Capabilities.acp_server`, which also says what `env` and `folder` are."""
+    if (serve := agent.capabilities.acp_server) is not None:
+        return serve(cli, args, env, folder)
+    return agent.command(cli, (*agent.capabilities.acp, *args), NewSession(""), True, env)
 
 
 class Agent(Protocol):

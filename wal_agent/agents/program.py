@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ from typing import Any, Literal, cast
 import msgspec
 import psutil
 
-from wal_agent.agents.base import Cli, Env, ExitCause
+from wal_agent.agents.base import Cli, Command, Env, ExitCause
 from wal_agent.errors import ConfigError
 from wal_agent.limits import exhausted
 from wal_agent.safefs import open_plain
@@ -64,7 +65,7 @@ class Program(msgspec.Struct, frozen=True):
 
     def locate(self, env: Env) -> Cli:
         """Find it. ConfigError when it is missing, does not start, or is a version that cannot be used."""
-        variable = f"WAL_AGENT_{self.name.upper()}"
+        variable = f"WAL_AGENT_{self.name.upper().replace('-', '_')}"
         wanted = env.get(variable) or self.name
         folders = env.get("PATH", os.defpath)
         found = shutil.which(wanted, path=_absolute(folders))
@@ -97,6 +98,18 @@ class Program(msgspec.Struct, frozen=True):
             if isinstance(package, dict) and package.get("name") in (self.package, *self.successors):
                 return str(package.get("version", ""))
         return ""
+
+
+def served_by(adapter: Program, variable: str, argv: Sequence[str], env: Env, folder: Path) -> Command:
+    """Return an ACP server of another maker, which starts the program that the variable names, with its own arguments:
+    a script in `folder` that puts `argv` in front of them. ConfigError."""
+    script = folder / f"{adapter.name}-starts"
+    try:
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(argv)} "$@"\n')
+        script.chmod(0o700)
+    except OSError as error:
+        raise ConfigError(f"{script} could not be written: {error.strerror or error}.") from error
+    return Command((str(adapter.locate(env).path),), {variable: str(script)})
 
 
 def _absolute(folders: str) -> str:

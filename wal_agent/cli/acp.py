@@ -40,7 +40,7 @@ def acp(
     An editor starts this in place of the agent's own ACP mode. A session that was cut off is restored when the editor
     loads it, on any machine. Options are those of `wal-agent run`; everything after `--` is passed to the agent.
     """
-    from wal_agent.acp.serve import Jobs, Server, new_job, reception_program
+    from wal_agent.acp.serve import Jobs, Server, new_job
     from wal_agent.agents import AGENTS, unknown_agent_error
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.decorators import RetryBucket
@@ -51,8 +51,8 @@ def acp(
     if agent not in AGENTS:
         raise unknown_agent_error(agent)
     own = AGENTS[agent]
-    if not own.capabilities.acp:
-        known = ", ".join(name for name, each in sorted(AGENTS.items()) if each.capabilities.acp)
+    if not own.capabilities.serves_acp:
+        known = ", ".join(name for name, each in sorted(AGENTS.items()) if each.capabilities.serves_acp)
         raise UsageError(
             f"{agent} has no ACP mode in which its hooks report each tool call, so nothing could be logged.",
             f"Agents with one: {known}.",
@@ -72,7 +72,7 @@ def acp(
         return new_job(settings_for(agent, folder, flags).job)
 
     jobs = Jobs(find, name, lambda job: {**given, variable_of("job"): job})
-    raise typer.Exit(Server(own, reception_program(own, args, os.environ), args, jobs).serve())
+    raise typer.Exit(Server(own, args, jobs).serve())
 
 
 def find_sessions(bucket: Bucket, agent: str, folder: Path, cut_off: bool) -> Iterator[Known]:

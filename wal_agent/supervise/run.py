@@ -27,6 +27,7 @@ from wal_agent.agents.base import (
     McpServer,
     NewSession,
     ResumeSession,
+    acp_command,
 )
 from wal_agent.agents.hook_line import MCP_MARK, client_command
 from wal_agent.agents.program import ASKING
@@ -620,8 +621,8 @@ class Run:
         chosen = agent.command(self.cli, args, session, self.options.interactive, env)
         if not self.options.hosted:
             return chosen
-        args = (*agent.capabilities.acp, *args)
-        return replace(agent.command(self.cli, args, NewSession(""), True, env), env=chosen.env)
+        served = acp_command(agent, self.cli, args, env, self.run_dir.path)
+        return replace(served, env={**served.env, **chosen.env})
 
     def _run_agent(self, live: Live) -> AgentOutcome:
         if not live.saving.autosave.watches:

@@ -23,6 +23,7 @@ travels = conversation.travels
 
 capabilities = Capabilities(
     mcp=True,
+    acp_server=cli.acp_server,
     forms=SessionForms(("--resume", "{session}"), ("--resume", "{session}", "--fork-session")),
     compactions=session.compactions,
     stopped_turn=session.stopped_turn,

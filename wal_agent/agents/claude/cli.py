@@ -29,7 +29,17 @@ from typing import Any
 from wal_agent.agents.base import ACT, Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.claude import hooks
 from wal_agent.agents.claude.hooks import claude_home
-from wal_agent.agents.program import Arg, Program, Syntax, is_given, last_value, read_object, takes_stream, to_words
+from wal_agent.agents.program import (
+    Arg,
+    Program,
+    Syntax,
+    is_given,
+    last_value,
+    read_object,
+    served_by,
+    takes_stream,
+    to_words,
+)
 from wal_agent.errors import ConfigError
 
 Shape = Callable[[Any], bool]
@@ -522,6 +532,16 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     extra = {_AGAIN: ""} if _AGAIN in env else {}
     argv = (str(cli.path), *ours, *to_words(given), *behind)
     return Command(argv, extra, prompted and not interactive)
+
+
+ADAPTER = Program("claude-agent-acp", "@agentclientprotocol/claude-agent-acp")
+
+
+def acp_server(cli: Cli, args: Sequence[str], env: Env, folder: Path) -> Command:
+    """Claude Code has no such mode; the protocol's own adapter starts it by its SDK, as the program that a variable
+    names. That is one line which adds this run's options to those of the adapter."""
+    ours, given = _injected(parse_args(args), env)
+    return served_by(ADAPTER, "CLAUDE_CODE_EXECUTABLE", [str(cli.path), *ours, *to_words(given)], env, folder)
 
 
 def _injected(given: list[Arg], env: Env) -> tuple[list[str], list[Arg]]:

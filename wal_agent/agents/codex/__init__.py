@@ -29,6 +29,7 @@ capabilities = Capabilities(
     mcp=True,
     headless=("exec",),
     hook_caller="session",
+    acp_server=cli.acp_server,
     ends_background=True,
     ends_its_calls=True,
     pairs_by_id=True,

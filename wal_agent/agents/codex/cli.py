@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from wal_agent.agents.base import ACT, Cli, Command, Env, NewSession, ResumeSession
-from wal_agent.agents.codex.hooks import SOURCE, run_flags
+from wal_agent.agents.codex.hooks import MARKER, SOURCE, run_flags
 from wal_agent.agents.codex.session import codex_home, is_session, private_index
 from wal_agent.agents.program import (
     Arg,
@@ -37,6 +37,7 @@ from wal_agent.agents.program import (
     is_given,
     last_value,
     read_object,
+    served_by,
     to_words,
 )
 
@@ -298,6 +299,17 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     named = ["--", session.id, prompt] if prompt else ["--", session.id]
     own |= private_index(session.id, env)
     return Command((program, *ours, *words, *named), own, prompted and given.headless)
+
+
+ADAPTER = Program("codex-acp", "@agentclientprotocol/codex-acp")
+
+
+def acp_server(cli: Cli, args: Sequence[str], env: Env, folder: Path) -> Command:
+    """Codex has no such mode; the protocol's own adapter starts `codex app-server`."""
+    program, own = native_program(cli.path)
+    flags = run_flags(env) if MARKER in env else ()
+    served = served_by(ADAPTER, "CODEX_PATH", [program, *flags, *args], env, folder)
+    return Command(served.argv, {**own, **served.env})
 
 
 def _image_files(words: tuple[str, ...]) -> tuple[str, ...]:
