@@ -17,6 +17,7 @@ from tests.servers.http1 import Message
 from tests.servers.proxy import Fault, Hang, LostReply, Proxy, Reply, Script, SlowBody, StaleClose, proxied, refusal
 from wal_agent.bucket import s3
 from wal_agent.bucket.base import READ_TIMEOUT
+from wal_agent.bucket.check import require_conditions
 from wal_agent.bucket.s3 import S3Bucket, parse_url
 from wal_agent.budget import Budget
 from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, Misconfigured, Unavailable, WalAgentError
@@ -506,6 +507,12 @@ def test_a_store_that_takes_the_etag_as_it_is_gets_nothing_else(bucket: S3Bucket
             bucket.put("a", data, if_version='"0"')
     new = bucket.put("a", b"4", if_version=old)
     assert new and [etag[0] for etag in wanted] == ['"'] * 4 and keys(bucket) == ["a"]
+
+
+def test_a_first_use_asks_a_plain_store_for_no_form(bucket: S3Bucket, proxy: Proxy) -> None:
+    """Each try of one ends with any of its puts that is not answered: 40 % of them ended a start."""
+    require_conditions(bucket, "job")
+    assert proxy.seen and not [seen for seen in proxy.seen if "/form-" in seen.path]
 
 
 def test_a_store_that_ignores_a_bare_etag_is_never_asked_with_one(bucket: S3Bucket, proxy: Proxy) -> None:

@@ -76,6 +76,10 @@ def test_a_refusal(op: Op, status: int, code: str, expected: type[BucketError]) 
         (reply(403, "AccessDenied"), "aws sts get-caller-identity"),
         (reply(403, "AccessDenied", Message=f"User: {ARN} is not authorized to perform: s3:GetObject"), ARN),
         (
+            reply(403, "AccessDenied", Message=f"User: {ARN} is not authorized to perform: kms:GenerateDataKey on"),
+            "kms:GenerateDataKey",
+        ),
+        (
             reply(403, "AccessDenied", Message="Access Denied with an explicit deny."),
             'says: "Access Denied with an exp',
         ),
