@@ -3,6 +3,7 @@ on this machine, and a kill -9.
 
 python -m scripts.screens            writes them; it takes about a minute, and needs no key and no network
 python -m scripts.screens picture    writes the picture of README only
+python -m scripts.screens report     writes docs/report.png only, the report of that job in Chromium
 
 Paths, ids and host names of this machine are replaced by those of a fictional user. Lines that only say that a slow
 machine is waited for are left out, and of the picture what Gemini says at each start. Nothing else is changed.
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
+from bench.browser import Chromium
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.demo import end_all
 from wal_agent.rehearsal.model import Model, Turn
@@ -100,7 +102,11 @@ def typed(args: Sequence[str]) -> str:
 def main(args: Sequence[str]) -> int:
     AGENTS["gemini"].locate(os.environ)  # ConfigError: it is not on PATH
     with shop() as found:
-        (DOCS / "crash.svg").write_text(picture(found), "utf-8")
+        svg_text = picture(found)
+        if list(args) == ["report"]:
+            report(found)
+            return 0
+        (DOCS / "crash.svg").write_text(svg_text, "utf-8")
     if list(args) != ["picture"]:
         with shop() as found:
             play(found)
@@ -157,6 +163,17 @@ def picture(shop: Shop) -> str:
     lines += [line for line in said if not line.startswith(GREETINGS)]
     lines += ["$ cat ledger.txt", *(shop.root / "shop/ledger.txt").read_text().splitlines()]
     return svg([part for line in lines for part in folded(line)])
+
+
+def report(shop: Shop) -> None:
+    """Write the page of the job that the picture shows, with the call that was cut off unfolded."""
+    page = shop.root / "report.html"
+    shop.start("report", "--html", str(page)).communicate(timeout=60)
+    page.write_text(shop.neutral(page.read_text("utf-8")), "utf-8")
+    with Chromium(shop.root, 1000, 1000) as browser:
+        browser.open(page)
+        browser.run("[...document.querySelectorAll('details')].find(d => d.innerText.includes('#1 ')).open = true")
+        browser.picture(DOCS / "report.png")
 
 
 def folded(line: str, width: int = 112) -> list[str]:

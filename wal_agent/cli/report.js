@@ -159,9 +159,10 @@ function head() {
     [rows.filter((r) => r.entry.type === "recovery").length, "recoveries"],
     [data.effects.filter((e) => e.unsettled).length, "not known for certain"],
   ];
+  const one = { calls: "call", starts: "start", crashes: "crash", recoveries: "recovery" };
   for (const [count, name] of facts) {
     const item = document.createElement("li");
-    item.append(make("b", String(count)), ` ${name}`);
+    item.append(make("b", String(count)), ` ${count === 1 && one[name] || name}`);
     document.getElementById("facts").append(item);
   }
   const body = document.getElementById("epochs");
