@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
@@ -43,6 +43,8 @@ WIDEST = 60  # characters of one column; the last has more
 OPEN = "OPEN CALLS"
 HEADER = ("STATE", "JOB", "AGENT", "HOST", OPEN, "TASK", "FOLDER", "WHAT")
 TASK = 40  # characters of a task
+WITHOUT_HOST = "wal_agent_fleet_jobs_without_host"  # the metric
+STALE = 60.0  # seconds, and three looks, after which a number is not served any more
 SHORTEST, LONGEST = 0.1, 86_400.0  # seconds between two looks, and of a command
 Every = Annotated[float, typer.Option("--every", help="Seconds between two checks.")]
 
@@ -205,6 +207,14 @@ def watch(
     screen: Annotated[
         bool, typer.Option("--screen", help="Only show all jobs, in place on the terminal, until Ctrl-C.")
     ] = False,
+    metrics_addr: Annotated[
+        str,
+        typer.Option(
+            "--metrics-addr",
+            help="Serve the number of jobs by state, and of those that need a host, at this address (/metrics).",
+            metavar="HOST:PORT",
+        ),
+    ] = "",
     every: Every = 10.0,
     once: Annotated[bool, typer.Option("--once", help="Check once and exit, for cron.")] = False,
     most: Annotated[int, typer.Option("--most", help="Maximum number of jobs per round.", min=1)] = 20,
@@ -242,19 +252,21 @@ def watch(
 
     require_person("wal-agent fleet watch")
     if screen:
-        if on_crash or notify or on_message or once:
+        if on_crash or notify or on_message or once or metrics_addr:
             raise UsageError("--screen only shows the jobs.", "Run the watcher without it, beside the screen.")
         check_seconds("--every", every, SHORTEST, LONGEST)
         _show_jobs(_opened(bucket), every)
-    if not on_crash and not notify and not on_message:
+    if not on_crash and not notify and not on_message and not metrics_addr:
         raise UsageError(
-            "Nothing would be done for a job.", "Give --notify, --on-crash COMMAND or --on-message COMMAND."
+            "Nothing would be done for a job.",
+            "Give --notify, --on-crash COMMAND, --on-message COMMAND or --metrics-addr HOST:PORT.",
         )
     states = _states(on, ACTED_ON, "--on")
     check_seconds("--every", every, SHORTEST, LONGEST)
     check_seconds("--limit", limit, SHORTEST, LONGEST)
     check_seconds("--ttl", ttl, 2.0, 3600.0)
-    wanted = WatchOptions(on_crash, states, every, once, most, at_once, limit, tries, ttl, on_message)
+    seen = _serve_counts(metrics_addr, states, every) if metrics_addr else None
+    wanted = WatchOptions(on_crash, states, every, once, most, at_once, limit, tries, ttl, on_message, seen)
     send = _notifier(os.environ) if notify else None
     opened, stop, ended = _opened(bucket), threading.Event(), list[int]()
     tell = None if send is None else lambda job: send(job, opened.url)
@@ -334,6 +346,40 @@ def claim(
         ),
     )
     raise typer.Exit(code)
+
+
+def _serve_counts(address: str, on: Collection[str], every: float) -> Callable[[Sequence[Job]], None]:
+    """Serve the numbers of the newest look while it is new, and return what takes each. `on`: states in which a job
+    that needs a host counts; `every`: seconds between two looks. UsageError, ConfigError: it cannot be served there."""
+    from prometheus_client import CollectorRegistry, Gauge
+
+    from wal_agent.config import SETTINGS, Origin
+    from wal_agent.fleet.jobs import STATES
+    from wal_agent.observe.serve import TYPE, Server, exposition
+
+    registry = CollectorRegistry()
+    jobs = Gauge("wal_agent_fleet_jobs", "Jobs of the bucket.", ["state"], registry=registry)
+    waiting = Gauge(WITHOUT_HOST, "Jobs that need a host.", registry=registry)
+    text, clock = exposition(registry), SystemClock()
+    until = 0.0  # boot time; a watcher that stands by, or whose bucket is away, says nothing
+
+    def answer(path: str) -> tuple[int, str, bytes]:
+        if path == "/metrics" and clock.boot() < until:
+            return 200, TYPE, text()
+        wrong = {"/metrics": (503, b"no new look\n"), "/healthz": (200, b"ok\n")}
+        status, why = wrong.get(path, (404, b"/metrics or /healthz\n"))
+        return status, "text/plain; charset=utf-8", why
+
+    def take(found: Sequence[Job]) -> None:
+        nonlocal until
+        for state in STATES:
+            jobs.labels(state).set(sum(job.state == state for job in found))
+        waiting.set(sum(job.needs_host and job.state in on for job in found))
+        until = clock.boot() + 3 * every + STALE
+
+    served = Server(SETTINGS["metrics_addr"].read(address, Origin("flag", "--metrics-addr")), answer)
+    say(f"metrics: http://{served.address}/metrics")
+    return take
 
 
 def _silent_runs(url: str) -> Callable[[], set[tuple[str, int]]] | None:

@@ -354,6 +354,8 @@ class WatchOptions(msgspec.Struct, frozen=True):
     tries: int = 3
     ttl: float = 30.0
     on_message: str = ""
+    seen: Callable[[Sequence[Job]], None] | None = None
+    """Is told all jobs after each look."""
 
 
 class Watcher:
@@ -465,6 +467,8 @@ class Watcher:
                 try:
                     jobs = self._eyes.all()
                     self._running = {(job.job, job.epoch): job for job in jobs if job.state == "running"}
+                    if self._wanted.seen is not None:
+                        self._wanted.seen(jobs)
                     if self._wanted.command or self._notify:
                         acted = acted or self._remember(KEY)
                         self._round(acted, heartbeat, jobs)

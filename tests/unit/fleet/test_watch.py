@@ -12,9 +12,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -194,6 +196,28 @@ def test_a_damaged_lease_of_the_watchers_says_what_to_do(yard: Yard) -> None:
     yard.bucket.put(KEYS.lease, b"{")
     _, err = (one := yard.watch(NOTE, "--once")).communicate(timeout=60)
     assert one.returncode == 73 and "delete fleet-watch.json" in err
+
+
+def test_what_needs_a_host_is_served_as_a_number(yard: Yard) -> None:
+    """For an autoscaler: with no command to run, too."""
+    yard.crashed(["a", "b"])
+    store(yard.bucket, "c", state="released", reason=DRAINED)
+    store(yard.bucket, "d", state="closed")
+    process = yard.watch("", "--metrics-addr", "127.0.0.1:0")
+    assert process.stderr is not None
+    url = next(line.split()[-1] for line in process.stderr if "metrics: http" in line)
+
+    told = list[str]()
+
+    def asked() -> bool:
+        with suppress(HTTPError), urlopen(url) as answer:
+            told.append(answer.read().decode())
+        return bool(told)
+
+    until(asked, "it has looked")
+    assert "wal_agent_fleet_jobs_without_host 3.0" in told[0]
+    assert 'wal_agent_fleet_jobs{state="crashed"} 2.0' in told[0]
+    assert ended(process)[0] == 143
 
 
 class AwayAfterTheFirst(MemoryBucket):
