@@ -225,6 +225,8 @@ def test_given_up_in_good_order_it_is_not_said_that_nothing_was_in_flight(yard: 
     run.send_signal(signal.SIGTERM)
     run.communicate(timeout=60)
     assert run.returncode == 143
+    foreseen = machine.start("recover", "--dry-run").communicate(timeout=60)[0]
+    assert "start the command again" in foreseen and "resume session" not in foreseen
     code, seen, _ = machine.done("0")
     assert code == 0 and "What was in flight is not known" in seen["prompt"]
     assert "no tool call was in flight" not in seen["prompt"]

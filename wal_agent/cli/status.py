@@ -250,7 +250,8 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
     rows.append(("log", f"{'record ' + str(view.record):<19} {last}"))
     if view.session:
         program = f"{view.agent} {view.agent_version}".strip()
-        what = f"{program}, {plural(view.calls, 'tool call')}, {size(view.session_bytes)} saved"
+        calls = plural(view.calls, "tool call") if view.agent != "generic" else "calls are not logged"
+        what = f"{program}, {calls}, {size(view.session_bytes)} saved"
         rows.append(("session", f"{view.session[:8]:<19} {what}"))
     if (r := view.rewritten) is not None:
         what = {"rewind": "rewound", "compact": "compacted", "undo": "put back"}[r.kind]

@@ -154,7 +154,9 @@ def foresee_start(
         prompt = _try_to_resume(case, decided, blobs, env, facts, verdicts)
     else:
         prompt = render_prompt(facts, load_templates(workspace, env))
-    return ForeseenStart(_plan_line(keys.job, decided), rows, prompt, False, decided, verdicts, tree_facts, facts)
+    hookless = case.agent.capabilities.hookless is not None
+    plan = _plan_line(keys.job, decided, hookless)
+    return ForeseenStart(plan, rows, prompt, False, decided, verdicts, tree_facts, facts)
 
 
 def carried(spool: str) -> str:
@@ -164,10 +166,13 @@ def carried(spool: str) -> str:
     return f"a start would first carry in {what} of {spool}; that is not foreseen here"
 
 
-def _plan_line(job: str, decided: Plan) -> str:
+def _plan_line(job: str, decided: Plan, hookless: bool = False) -> str:
+    """`hookless`: what the command makes of its session is its own."""
     match decided:
         case Refuse():
             return f"a start would be refused: {decided.error()}"
+        case Resume() if hookless:
+            return f"job {job} {decided.why}; a start would start the command again"
         case Resume():
             return f"job {job} {decided.why}; a start would resume session {decided.session[:8]}"
         case _:

@@ -288,7 +288,9 @@ def test_the_tool_of_before_is_not_that_of_a_start(tmp_path: Path) -> None:
         seen = read_view(shelf.bucket, KEYS, {})
         assert seen.tool == tool
         assert (unheard("starting") in shown(seen)) == (phase == "starting")
-    assert "1 tool call," in shown(msgspec.structs.replace(read_view(shelf.bucket, KEYS, {}), session="s"))
+    seen = msgspec.structs.replace(read_view(shelf.bucket, KEYS, {}), session="s")
+    assert "1 tool call," in shown(seen)
+    assert "tool call" not in shown(msgspec.structs.replace(seen, agent="generic")), "of a command none is known"
 
 
 def test_an_owner_whose_lease_ran_out_was_cut_off_and_its_calls_were_in_flight(tmp_path: Path) -> None:
