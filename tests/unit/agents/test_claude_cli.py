@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wal_agent.agents import claude as CLAUDE
-from wal_agent.agents.base import ACT, Cli, HookSetup, NewSession, ResumeSession
+from wal_agent.agents.base import ACT, Cli, HookSetup, McpServer, NewSession, ResumeSession
 from wal_agent.agents.claude import cli
 from wal_agent.errors import ConfigError
 
@@ -68,6 +68,22 @@ def test_ours_alone(tmp_path: Path) -> None:
     made = argv("-p", "x", env=env)
     assert made[:3] == ["--settings", *env.values(), "--append-system-prompt-file"]
     assert Path(made[3]).read_text() == "The protocol."
+
+
+def test_the_mcp_server_of_a_run_stands_beside_the_users_own(tmp_path: Path) -> None:
+    """Its tools are allowed, and nothing that the user denies or allows changes. The option's form takes no more
+    words, such as the prompt."""
+    server = McpServer(("python3", "-m", "wal_agent", "mcp"), ("PATH",))
+    env = CLAUDE.inject(HookSetup("r1", tmp_path, ("client",), mcp=server), {}).env
+    given = json.dumps({"permissions": {"deny": ["Read"], "allow": ["Bash(ls)"]}})
+    made = argv("--settings", given, "--mcp-config", "mine.json", "--print", "x", env=env)
+    (ours,) = (word.partition("=")[2] for word in made if word.startswith("--mcp-config="))
+    assert json.loads(Path(ours).read_text()) == {
+        "mcpServers": {"wal-agent": {"command": "python3", "args": ["-m", "wal_agent", "mcp"]}}
+    }
+    assert made[made.index("--mcp-config") + 1] == "mine.json"
+    allowed = json.loads(Path(made[made.index("--settings") + 1]).read_text())["permissions"]
+    assert allowed == {"deny": ["Read"], "allow": ["Bash(ls)", "mcp__wal-agent"]}
 
 
 def test_words_for_the_system_prompt(tmp_path: Path) -> None:

@@ -114,6 +114,25 @@ def test_a_repetition_of_a_call_in_flight_is_refused_until_something_looked(post
         assert post.gate.begin_call(again) == Allow()
 
 
+@pytest.mark.parametrize(
+    ("tool", "fields", "looks"),
+    [
+        ("Bash", {"command": "wal-agent settle 1 --because 'charge.sh 49.90 is in the ledger'"}, False),
+        ("Bash", {"command": "wal-agent recall charge.sh"}, False),
+        ("mcp__wal-agent__settle", {"call": 1, "because": "charge.sh 49.90"}, False),
+        ("mcp_wal-agent_recall", {"words": "charge.sh"}, False),
+        ("Bash", {"command": "wal-agent step look -- grep charge.sh ledger.txt"}, True),
+        ("Bash", {"command": "grep charge.sh ledger.txt && wal-agent settle 1 --because 'it is there'"}, True),
+    ],
+)
+def test_a_report_about_a_call_is_no_look_at_it(post: Post, tool: str, fields: dict[str, object], looks: bool) -> None:
+    """I8: whatever it names."""
+    found = recovered(post, [asked(1)])
+    found.ends_after_call(3, ReadCall(tool, json.dumps(fields).encode(), ""))
+    (answer,) = found.after_turn()
+    assert isinstance(answer, Answer) and bool(answer.looked) == looks
+
+
 def test_the_end_of_a_turn_is_put_off_once_where_nothing_has_looked(post: Post) -> None:
     """A small model ended its turn so in 15 of 15 rounds in doubt."""
     recovered(post, [asked(1), asked(2, "completed")])

@@ -558,16 +558,16 @@ def _injected(given: list[Arg], env: Env) -> tuple[list[str], list[Arg]]:
         raise ConfigError(why if users else f"Claude Code's settings could not be made: {error}.") from error
     text, file = (last_value(given, name) for name in _SYSTEM)
     served = hooks.mcp_file(ours)
-    ours_too = [f"--mcp-config={served}"] if served.exists() else []  # beside the user's own
+    servers = [f"--mcp-config={served}"] if served.exists() else []  # beside the user's own
     rest = [arg for arg in given if arg.name != "settings"]
     if text is not None and file is not None:  # Claude refuses the two of them by itself
-        return ["--settings", str(place), *ours_too], rest
+        return ["--settings", str(place), *servers], rest
     try:
         both = _system_file(hooks.protocol_file(ours), text, file)
     except OSError as error:
         raise ConfigError(f"--append-system-prompt-file {file} cannot be read: {error.strerror or error}.") from error
     rest = [arg for arg in rest if arg.name not in _SYSTEM]
-    return ["--settings", str(place), "--append-system-prompt-file", str(both), *ours_too], rest
+    return ["--settings", str(place), "--append-system-prompt-file", str(both), *servers], rest
 
 
 def _system_file(protocol: Path, text: str | None, file: str | None) -> Path:
