@@ -30,7 +30,7 @@ def uninstall(
 
     Its hooks in agents' settings, its mark on project folders, and its own folders go, with the bucket on this disk
     and the key of `wal-agent key`. Jobs in other buckets, your own settings and the agents' own sessions stay. Refused
-    while a run of this user is alive (75). The command that removes the program is printed.
+    while a run of this user and HOME is alive (75). The command that removes the program is printed.
     """
     from wal_agent.operate.leave import foresee_leaving, leave
     from wal_agent.supervise.ancestry import require_person
