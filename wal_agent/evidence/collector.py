@@ -552,6 +552,14 @@ def decide_verdicts(
     return tuple(found)
 
 
+def leaves_as_written(call: ReadCall, workspace: Path, moved: tuple[Path, Path] | None, budget: Budget) -> bool:
+    """Whether each file that a call wrote as a whole holds just that here. False for a call that does anything else.
+    `moved`: as in `split_call`."""
+    parts = read_parts(call, workspace, moved)
+    whole = bool(parts) and all(part.step.file is not None and part.step.file.content is not None for part in parts)
+    return whole and assess_call(parts, (), Context(), lambda path: False, budget).finding == "completed"
+
+
 class CallOverlap:
     """Tells which calls may have changed what others change. What a call changes is read once. `budget`: what is not
     read in its time may change anything."""

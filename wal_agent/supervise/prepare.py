@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from wal_agent.inbox import Driver, Message
     from wal_agent.recovery.inflight import AskedCall, InFlight
     from wal_agent.recovery.prompt import HandedOver, PromptInput, Templates
+    from wal_agent.recovery.report import MissingEffects
     from wal_agent.recovery.restore_workspace import TreeResult
 
 MESSAGES_WAIT = 5.0  # seconds for the messages that the lost run may not have shown to the agent
@@ -143,11 +144,15 @@ class RecoveryCase:
         talked = recovery_input.has_conversation(self.at, self.agent, blobs, self.workspace)
         return recovery_input.decide_recovery(self.at, self.agent, verdicts, policy, self.tree.identity, talked)
 
+    def effects(self, done: TreeResult) -> MissingEffects:
+        """Which calls' changes to files may not be here."""
+        return recovery_input.without_found(self.tree.effects(done), self.at, self.workspace, self.clock)
+
     def prompt_input(
         self, decided: StartAgain | Resume, verdicts: Sequence[Verdict], ended: Sequence[str], done: TreeResult
     ) -> PromptInput:
         """What the prompt is made of. `ended`: the old run's processes that were ended."""
-        tree, effects = self.tree.describe(done), self.tree.effects(done)
+        tree, effects = self.tree.describe(done), self.effects(done)
         place = recovery_input.StartPlace(self.job, self.here, self.workspace, self.agent)
         return recovery_input.collect_prompt_facts(
             self.at, place, decided, verdicts, ended, tree, effects, self.clock.now()
@@ -462,7 +467,7 @@ class Preparation:
             prompts.append((prompt + said).rstrip())
             return prompts[-1]
 
-        effects = self.tree.effects(self.done)
+        effects = self.case.effects(self.done)
         calls = logged_calls(self.at, decided.finished, self.opened.blobs, {v.call: v for v in verdicts}, effects)
         if (
             journal := place.agent.capabilities.journal

@@ -29,7 +29,7 @@ from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.decorators import RetryBucket
 from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
-from wal_agent.clock import SystemClock
+from wal_agent.clock import Clock, SystemClock
 from wal_agent.concurrency import call_with_timeout
 from wal_agent.config import Settings
 from wal_agent.conversation.checkpoint import work_so_far
@@ -396,6 +396,21 @@ def _handed_over(state: State, new: bool) -> HandedOver | None:
     from wal_agent.conversation.handoff import calls_since
 
     return HandedOver(state.handoff.before, calls_since(state), new=new) if state.handoff is not None else None
+
+
+def without_found(effects: MissingEffects, at: Situation, workspace: Path, clock: Clock) -> MissingEffects:
+    """Without the calls whose files, written as a whole, are here as they wrote them. Once the tree is put back."""
+    lacking = [call for ended in at.before.unheld if effects.lacks(call := ended.intent.call) and call in at.calls]
+    if not lacking:
+        return effects
+    from wal_agent.evidence.collector import NOW_BUDGET, leaves_as_written  # late: few starts need it
+    from wal_agent.evidence.model import Budget
+
+    was = Path(at.lost.workspace)
+    moved = None if was == workspace else (was, workspace)
+    budget = Budget(clock, clock.boot() + NOW_BUDGET)
+    found = [call for call in lacking if leaves_as_written(at.calls[call], workspace, moved, budget)]
+    return replace(effects, also=(*effects.also, *found))
 
 
 def lost_calls(at: Situation, effects: MissingEffects) -> LostCalls:

@@ -43,6 +43,7 @@ from wal_agent.supervise.recovery_input import (
     refused_calls,
     task_text,
     unread_notice,
+    without_found,
     words_to_give,
     workspace_of_the_model,
     write_prompt,
@@ -106,6 +107,23 @@ def test_the_calls_whose_changes_to_files_are_not_here() -> None:
     assert lost_calls(at, MissingEffects(1, True, (2,))) == LostCalls((LostCall(3, "run_shell_command", b"{}"),), 1)
     assert [c.call for c in lost_calls(at, MissingEffects(0, True)).calls] == [1, 2, 3], "no tree was saved"
     assert lost_calls(at, MissingEffects()) == LostCalls(), "the folder that they changed"
+
+
+def test_a_call_whose_files_are_here_as_it_wrote_them_is_not_among_them(tmp_path: Path) -> None:
+    """Behind a capture that may have more than it says: by bytes, where a call names all that it wrote."""
+    inputs = {
+        n: json.dumps({"file_path": f"/w/{name}", "content": text}).encode()
+        for n, (name, text) in enumerate([("there", "one\n"), ("other", "two\n"), ("absent", "three\n")], 1)
+    } | {4: b'{"command":"echo >> there"}'}
+    tools = {n: "run_shell_command" if n == 4 else "write_file" for n in inputs}
+    calls = [call for n in inputs for call in (intent(n, tools[n], inputs[n]), end(n))]
+    state = with_home(apply_all(State(), 1, 1, calls), replace(HOME, workspace="/w"))
+    at = Situation(opening(2, "dead"), state, None, inputs)
+    (tmp_path / "there").write_text("one\n")
+    (tmp_path / "other").write_text("two")
+    here = without_found(MissingEffects(0, True), at, tmp_path, SystemClock())
+    assert [call.call for call in lost_calls(at, here).calls] == [2, 3, 4]
+    assert without_found(MissingEffects(), at, tmp_path, SystemClock()) == MissingEffects()
 
 
 def test_a_session_that_was_saved_before_it_had_the_task() -> None:
