@@ -68,6 +68,7 @@ PERSONS: dict[str, Any] = {
     "messages": "nats://attacker:4222",
     "worktrees": "all",
     "synadia": "on",
+    "mcp": "on",
     "state": "nats",
     "accept_logged_args": "on",
 }
