@@ -26,6 +26,7 @@ MAX_OPEN = 1000  # calls that run at a time; the oldest is let go beyond
 _HALF = (1 << 64) - 1
 _BAD = ("failed", "refused")
 SERVICE = "wal-agent"
+CONVENTIONS = "https://opentelemetry.io/schemas/1.44.0"  # the version of the names below that are not ours
 
 
 class Ids(IdGenerator):
@@ -62,11 +63,11 @@ class Spans:
 
     def __init__(self, provider: TracerProvider, agent: str, began: float) -> None:
         self._provider = provider
-        self._tracer = provider.get_tracer("wal-agent", __version__)
+        self._tracer = provider.get_tracer("wal-agent", __version__, schema_url=CONVENTIONS)
         self._agent = agent
         self._last = began
-        own = {"gen_ai.agent.name": agent}
-        self._root = self._tracer.start_span(f"wal-agent run {agent}", start_time=_nano(began), attributes=own)
+        own = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent}
+        self._root = self._tracer.start_span(f"invoke_agent {agent}", start_time=_nano(began), attributes=own)
         self._context = set_span_in_context(self._root)
         # Sent as soon as the agent works: a trace whose root never ends is seen all the same.
         self._start: Span | None = self._begin("start", began)
@@ -103,7 +104,9 @@ class Spans:
                 self._drain = None
             case events.LeaseSettled(state=state):
                 self._root.set_attribute("wal_agent.settled", state)
-            case events.AgentBegan():
+            case events.AgentBegan(session=session):
+                if session:
+                    self._root.set_attribute("gen_ai.conversation.id", quote(session, 100))
                 if self._start is not None:
                     self._start.end(_nano(at))
                     self._start = None

@@ -11,6 +11,8 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from opentelemetry.semconv.schemas import Schemas
 
 from tests.conftest import TESTS
 from tests.unit.observe.collector import Collector, collecting
@@ -37,15 +39,15 @@ def told(*events: Event) -> dict[str, ReadableSpan]:
 def test_one_trace_under_one_root() -> None:
     found = told(*STORY)
     assert set(found) == {
-        "wal-agent run gemini",
+        "invoke_agent gemini",
         "start",
         "restore",
         "execute_tool mcp__internal__deploy",
         "drain",
     }
-    root = found["wal-agent run gemini"]
+    root = found["invoke_agent gemini"]
     assert {f"{span.context.trace_id:032x}" for span in found.values()} == {TRACE}
-    assert [name for name, span in found.items() if span.parent is None] == ["wal-agent run gemini"]
+    assert [name for name, span in found.items() if span.parent is None] == ["invoke_agent gemini"]
     assert all(span.parent.span_id == root.context.span_id for span in found.values() if span.parent)
     assert root.attributes is not None
     assert (root.attributes["wal_agent.job"], root.attributes["wal_agent.epoch"]) == ("shop-job", 4)
@@ -73,12 +75,25 @@ def test_a_tool_call_follows_the_genai_conventions() -> None:
     assert span.start_time == (101 + started) * 10**9
 
 
+def test_each_name_that_is_not_ours_is_one_of_the_pinned_conventions() -> None:
+    found = told(*STORY, AgentBegan(1, "s1", False))
+    root = found["invoke_agent gemini"]
+    assert root.attributes is not None and root.attributes["gen_ai.operation.name"] == "invoke_agent"
+    assert root.attributes["gen_ai.conversation.id"] == "s1"
+    known = {value for value in vars(gen_ai_attributes).values() if isinstance(value, str)}
+    used = {name for span in found.values() for name in span.attributes or {} if name.startswith("gen_ai.")}
+    assert len(used) > 5 and used <= known
+    assert {span.instrumentation_scope.schema_url for span in found.values() if span.instrumentation_scope} == {
+        Schemas.V1_44_0.value
+    }
+
+
 def test_a_recovery_links_to_the_root_of_the_run_that_was_cut_off() -> None:
     found = told(*STORY)
-    for name in ("restore", "wal-agent run gemini"):
+    for name in ("restore", "invoke_agent gemini"):
         (link,) = found[name].links
         assert f"{link.context.trace_id:032x}" == CRASHED
-    assert told(TAKEN)["wal-agent run gemini"].context.span_id == int(TRACE[16:], 16), "found by the trace id alone"
+    assert told(TAKEN)["invoke_agent gemini"].context.span_id == int(TRACE[16:], 16), "found by the trace id alone"
     assert f"{link.context.span_id:016x}" == CRASHED[16:]
 
 
@@ -101,7 +116,7 @@ def test_what_still_runs_at_the_end_is_ended() -> None:
     assert found["execute_tool sh"].attributes is not None and found["execute_tool sh"].end_time == 103 * 10**9
     assert found["execute_tool sh"].attributes["wal_agent.ended"] == "open"
     assert "gen_ai.tool.call.id" not in found["execute_tool sh"].attributes
-    assert {"drain", "start", "wal-agent run gemini"} <= set(found)
+    assert {"drain", "start", "invoke_agent gemini"} <= set(found)
 
 
 def test_no_secret_leaves_and_calls_do_not_pile_up() -> None:
@@ -135,7 +150,7 @@ def test_spans_arrive_at_a_collector_with_the_variables_honoured(
         traces.on_event(101.0 + number, event)
     until(lambda: collector.requests, "spans are sent while the run goes on")
     traces.close()
-    until(lambda: "wal-agent run gemini" in {s.name for s in collector.spans}, "the root comes at the end")
+    until(lambda: "invoke_agent gemini" in {s.name for s in collector.spans}, "the root comes at the end")
     assert {span.trace_id.hex() for span in collector.spans} == {traces.trace}
     assert {(path, token) for path, token, _ in collector.requests} == {("/v1/traces", "t1")}
     resource = collector.requests[0][2].resource_spans[0].resource
