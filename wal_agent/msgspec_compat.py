@@ -34,7 +34,8 @@ def of_msgpack(type: Any) -> msgspec.msgpack.Decoder[Any]:
         return msgspec.msgpack.Decoder(type)
 
 
-def of_values(type: type[T]) -> Callable[[object], T]:
-    """Takes what a parser of TOML or JSON gave. It raises msgspec.ValidationError."""
+def of_values(type: type[T], strict: bool = True) -> Callable[[object], T]:
+    """Takes what a parser of TOML or JSON gave; not `strict`: also numbers that are text. It raises
+    msgspec.ValidationError."""
     of_json(type)
-    return partial(msgspec.convert, type=type)
+    return partial(msgspec.convert, type=type, strict=strict)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import IO, Any, Final
 
 import msgspec
@@ -78,7 +79,7 @@ Arguments = Recall | Settle | Checkpoint | Status | Inbox
 class Tool(msgspec.Struct, frozen=True):
     """`fields`: JSON Schema of each argument; `needs`: those without which it does nothing."""
 
-    takes: type[Arguments]
+    takes: Callable[[object], Arguments]
     about: str
     fields: Mapping[str, Json] = {}
     needs: tuple[str, ...] = ()
@@ -92,22 +93,23 @@ class Tool(msgspec.Struct, frozen=True):
         return {"name": name, "description": self.about, "inputSchema": schema | needs, "annotations": hints}
 
 
+_lenient = partial(msgspec_compat.of_values, strict=False)  # models write numbers as text
 _TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
 TOOLS: Final[Mapping[str, Tool]] = {  # read by a model in each request: few words
     "recall": Tool(
-        Recall,
+        _lenient(Recall),
         "Search all of this job's conversation, also before compactions and crashes; or show one call by its number.",
         {"words": _TEXT, "call": _NUMBER},
     ),
     "settle": Tool(
-        Settle,
+        _lenient(Settle),
         "Report what you found out about a call that the recovery notice asks about. Look first.",
         {"call": _NUMBER, "because": {**_TEXT, "description": "What you found, and how."}},
         ("call", "because"),
         reads=False,
     ),
     "checkpoint": Tool(
-        Checkpoint,
+        _lenient(Checkpoint),
         "Save where the work stands, for whoever goes on. What you leave out stays as it was.",
         {
             "title": _TEXT,
@@ -117,8 +119,8 @@ TOOLS: Final[Mapping[str, Tool]] = {  # read by a model in each request: few wor
         },
         reads=False,
     ),
-    "status": Tool(Status, "Show this job: its state, open calls, what is saved."),
-    "inbox": Tool(Inbox, "List messages to this job, or show one whole.", {"id": _TEXT}),
+    "status": Tool(_lenient(Status), "Show this job: its state, open calls, what is saved."),
+    "inbox": Tool(_lenient(Inbox), "List messages to this job, or show one whole.", {"id": _TEXT}),
 }
 
 
@@ -184,7 +186,7 @@ def _answer(line: bytes, run: Runs) -> Json | None:
 
 def _call(tool: Tool, arguments: object, run: Runs) -> Json:
     try:
-        given = msgspec.convert(arguments, tool.takes, strict=False)  # models write numbers as text
+        given = tool.takes(arguments)
     except msgspec.ValidationError as error:  # the model's mistake, so the model is told
         return _told(str(error), failed=True)
     code, text = run(given.argv(), given.plan if isinstance(given, Checkpoint) else "")
