@@ -152,3 +152,14 @@ def test_the_open_call_of_a_closed_job_is_counted(tmp_path: Path, run: Run, buck
     for command in (("list",), ("fleet", "ls")):
         code, out, _ = run(*command)
         assert (code, out.splitlines()[1].split()[:5]) == (0, ["closed", "shop", "gemini", "vm-1", "1"])
+
+
+def test_a_dash_is_explained_unless_no_calls_are_logged(
+    tmp_path: Path, run: Run, bucket: FileBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_job(Shelf(tmp_path / "bucket").open(), "closed", "completed")
+    store(bucket, "own", state="closed", agent="generic")
+    calls = {row.split()[1]: row.split()[4] for row in run("list")[1].splitlines()[1:]}
+    assert calls == {"shop": "0", "own": "-"} and not run("list")[2]
+    monkeypatch.setattr("wal_agent.fleet.jobs.MAX_READ", 0)
+    assert '"-"' in run("list")[2]

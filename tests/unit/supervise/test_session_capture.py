@@ -15,7 +15,7 @@ from tests.unit.supervise.crew import PATIENCE, Post, ScriptAgent, Watcher, ende
 from wal_agent.agents.base import Capabilities, ToolStarting
 from wal_agent.capture.session import SessionCapture
 from wal_agent.errors import Unavailable
-from wal_agent.records import Cut, FileDelta, FileGone
+from wal_agent.records import Cut, FileDelta, FileGone, Turn
 from wal_agent.supervise import session_capture as saver_module
 from wal_agent.supervise import session_capture as unlogged_module
 from wal_agent.supervise.session_capture import SessionSaver
@@ -115,6 +115,20 @@ def test_a_session_without_a_file_is_said_once_the_agent_has_worked(desk: Desk) 
     desk.tell("t", "done")
     desk.save()
     assert not desk.saver.lost
+
+
+def test_a_session_that_its_agent_deletes_is_a_loss_once_it_has_a_turn(desk: Desk) -> None:
+    """Gemini deletes a session in which nothing was said."""
+    main = desk.agent.home / "one" / "main.jsonl"
+    main.parent.mkdir(parents=True, exist_ok=True)
+    main.write_text("\n")
+    desk.save()
+    main.unlink()
+    desk.save()
+    assert desk.saver.problems == ()
+    desk.post.job.writer.append(Turn(time=1.0, state="started", session="one"))
+    desk.post.commit()
+    assert len(desk.saver.problems) == 1
 
 
 # ---- turn boundaries
