@@ -13,7 +13,7 @@ from typing import Literal
 
 from wal_agent.errors import ConfigError
 
-Extra = Literal["gcs", "s3", "azure", "encryption", "notify", "otel", "nats"]
+Extra = Literal["gcs", "s3", "azure", "encryption", "notify", "otel", "nats", "temporal"]
 
 
 def install_command(extra: Extra, prefix: str = sys.prefix, python: str = sys.executable) -> str:

@@ -52,7 +52,7 @@ def test_each_command_that_it_shows_exists_with_its_options() -> None:
 
 
 def test_every_block_is_one_that_is_tried() -> None:
-    assert [kind or text.split()[0] for kind, text in BLOCKS] == ["wal-agent", "toml", "python3", "helm"]
+    assert [kind or text.split()[0] for kind, text in BLOCKS] == ["wal-agent", "toml", "python3", "helm", "python"]
 
 
 def test_the_helm_block_renders() -> None:
