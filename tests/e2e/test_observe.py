@@ -72,7 +72,7 @@ def test_a_crash_and_its_recovery_as_operators_see_them(scene: Scene, tmp_path: 
         again = machine.ask(TASK, options=["--wait", *options], wait=True, **env)
         assert again.process.returncode == 0, again.stderr()
         assert "a bug in" not in again.stderr()
-        until(lambda: any(s.name == "wal-agent run codex" for s in collector.spans), "the root is sent at the end")
+        until(lambda: any(s.name == "invoke_agent codex" for s in collector.spans), "the root is sent at the end")
         (link,) = next(s for s in collector.spans if s.name == "restore").links
         assert link.trace_id.hex() == crashed
 
