@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from wal_agent.agents import claude as CLAUDE
-from wal_agent.agents.base import ACT, Cli, HookSetup, McpServer, NewSession, ResumeSession
+from wal_agent.agents.base import ACT, Cli, HookSetup, McpServer, NewSession, ResumeSession, acp_command
 from wal_agent.agents.claude import cli
 from wal_agent.errors import ConfigError
 
@@ -84,6 +85,24 @@ def test_the_mcp_server_of_a_run_stands_beside_the_users_own(tmp_path: Path) -> 
     assert made[made.index("--mcp-config") + 1] == "mine.json"
     allowed = json.loads(Path(made[made.index("--settings") + 1]).read_text())["permissions"]
     assert allowed == {"deny": ["Read"], "allow": ["Bash(ls)", "mcp__wal-agent"]}
+
+
+def test_an_adapter_starts_the_program_with_this_runs_options(tmp_path: Path) -> None:
+    """I5: the hooks are on the command line that the adapter itself makes longer."""
+    adapter = tmp_path / "bin" / "claude-agent-acp"
+    adapter.parent.mkdir()
+    adapter.write_text("#!/bin/sh\necho 1.2.3\n")
+    adapter.chmod(0o755)
+    said = tmp_path / "a program"
+    said.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    said.chmod(0o755)
+    env = {**injected(tmp_path), "PATH": f"{adapter.parent}:/bin:/usr/bin"}
+    served = acp_command(CLAUDE, Cli(said, ""), ["--model", "it's"], env, tmp_path)
+    assert served.argv == (str(adapter),)
+    started = [served.env["CLAUDE_CODE_EXECUTABLE"], "--resume", "$(id)"]
+    heard = subprocess.run(started, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert heard[:2] == ["--settings", *injected(tmp_path).values()]
+    assert heard[-4:] == ["--model", "it's", "--resume", "$(id)"]
 
 
 def test_words_for_the_system_prompt(tmp_path: Path) -> None:
