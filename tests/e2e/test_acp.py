@@ -30,7 +30,7 @@ EACH = [FIRST, *(pytest.param(name, marks=pytest.mark.deep) for name in ABLE if 
 ADAPTERS = {
     f"WAL_AGENT_{name.upper().replace('-', '_')}": str(TESTS.parent / ".tools/acp/node_modules/.bin" / name)
     for name in ("claude-agent-acp", "codex-acp")
-}
+} | {"INITIAL_AGENT_MODE": "agent-full-access"}  # the sandbox of Codex would leave a /tmp/.git on this machine
 NOTICE = "[wal-agent recovery] "
 
 
