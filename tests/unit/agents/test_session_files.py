@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import tracemalloc
 from pathlib import Path
 
@@ -152,7 +153,8 @@ def test_a_mapped_file_whose_records_are_shelved_gives_the_same_bytes(
 def test_what_a_restore_keeps_in_memory_hardly_grows_with_the_session(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither what was said, nor inputs and results of calls: some bytes for each record."""
+    """Neither what was said, nor inputs and results of calls: some bytes for each record. What other threads of this
+    process allocate meanwhile is counted too, so the least of three measurements is what a restore needs."""
     monkeypatch.setattr(session_files, "DECODED", 1 << 16)
     monkeypatch.setattr(session_files, "RELEASE", 1 << 16)
     session, prompt = sessions.session_id(agent), AGENTS[agent].capabilities.inject_prompt
@@ -160,8 +162,7 @@ def test_what_a_restore_keeps_in_memory_hardly_grows_with_the_session(
     named = LoggedCall(2, "a_tool", b'{"command":"make"}', b'"done"', False, call_id="id")
 
     def most(size: int) -> int:
-        folder = tmp_path / str(size)
-        folder.mkdir()
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
         sessions.write_session(agent, folder / "main", size, "/elsewhere")
         tracemalloc.start()
         try:
@@ -173,9 +174,11 @@ def test_what_a_restore_keeps_in_memory_hardly_grows_with_the_session(
         finally:
             tracemalloc.stop()
 
-    sizes = (1 << 19, 1 << 20, 5 << 20)  # the first imports what is imported late
-    _, small, big = map(most, sizes)
-    assert big - small < (sizes[2] - sizes[1]) // 6, f"{small} and {big} bytes"
+    most(1 << 19)  # imports what is imported late
+    small, grown, bound = most(1 << 20), list[int](), (4 << 20) // 6
+    while len(grown) < 3 and not any(each < bound for each in grown):
+        grown.append(most(5 << 20) - small)
+    assert min(grown) < bound, f"{small} bytes, and {grown} more"
 
 
 def test_a_part_is_found_across_the_pieces_of_a_mapped_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
