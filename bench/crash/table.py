@@ -395,7 +395,9 @@ else, decides what was repeated or lost ([DRILL](DRILL.md)). Measured: {plan}, o
 
 Three models stand for what real ones do after a crash: `well` believes a finding, verifies what is in doubt and asks
 where nothing can show it; `naive` reads no recovery prompt and runs again what has no result in its conversation;
-`badly` runs the last command again, whatever it reads.
+`badly` runs the last command again, whatever it reads. Three do what a small real model did: `respells` is `naive` in
+other words each time, `talks` says that it will check and ends its turn, `deaf` checks and runs the command again,
+whatever that shows.
 
 ```
 make bench-crash                      # play the rounds that are not kept, and write this page
@@ -421,7 +423,8 @@ _LIMITS = """\
 - A prompt that was typed while a tool ran counts too. Codex, Gemini, pi and Qwen keep it in memory alone, and lose it.
 - Times are of a shared machine with two cores; a few hundred milliseconds are noise. [PERFORMANCE](PERFORMANCE.md) has
   those of wal-agent alone.
-- A round that does not end within ten minutes is not kept.
+- A round that does not end within ten minutes is not kept. Codex has no rounds in the background: it ends what a
+  command leaves running.
 """
 _PEERS = """\
 ## Peers
