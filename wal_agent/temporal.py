@@ -8,7 +8,6 @@ nothing where the task is complete already.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,9 +16,10 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from wal_agent.paths import PROGRAM
+from wal_agent.text import why_it_failed
 
 HEARTBEAT: Final = 5.0  # seconds
-MAX_SAID: Final = 40  # lines of stderr that are kept, for the message
+MAX_SAID: Final = 64 << 10  # bytes of stderr that are kept, for the message
 
 # An exit code's name, and whether another try may end otherwise (docs/OPERATIONS.md, exit codes).
 OURS: Final[Mapping[int, tuple[str, bool]]] = {
@@ -58,7 +58,7 @@ async def run_agent(task: AgentTask) -> None:
     process = await asyncio.create_subprocess_exec(
         *PROGRAM, *words, cwd=task.folder, stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
-    said = asyncio.create_task(_last_lines(process.stderr))
+    said = asyncio.create_task(_end_of(process.stderr))
     ended = asyncio.create_task(process.wait())
     leaving = asyncio.create_task(activity.wait_for_worker_shutdown())
     try:
@@ -79,15 +79,16 @@ async def run_agent(task: AgentTask) -> None:
         raise failure(code, await said)
 
 
-def failure(code: int, said: Sequence[str]) -> ApplicationError:
-    """Return the error for an exit code that is not 0. Pure."""
+def failure(code: int, said: str) -> ApplicationError:
+    """Return the error for an exit code that is not 0. `said`: the end of stderr. Pure."""
     name, again = OURS.get(code, ("AgentFailed", code < 0))  # by a signal: its machine may be short of memory
-    why = next((line for line in reversed(said) if line.startswith("wal-agent: ")), f"exit code {code}")
-    return ApplicationError(why, code, type=name, non_retryable=not again)
+    why = "\n".join(why_it_failed(said))
+    return ApplicationError(why or f"exit code {code}", code, type=name, non_retryable=not again)
 
 
-async def _last_lines(stream: asyncio.StreamReader | None) -> list[str]:
-    lines = deque[str](maxlen=MAX_SAID)
-    while stream is not None and (line := await stream.readline()):
-        lines.append(line.decode("utf-8", "replace").rstrip())
-    return list(lines)
+async def _end_of(stream: asyncio.StreamReader | None) -> str:
+    """Not by lines: of one that is too long asyncio reads no more, and the run would wait for its reader."""
+    end = b""
+    while stream is not None and (part := await stream.read(MAX_SAID)):
+        end = (end + part)[-MAX_SAID:]
+    return end.decode("utf-8", "replace")

@@ -655,7 +655,7 @@ def test_at_a_terminal_the_notice_waits_for_the_persons_next_prompt(scene: Scene
 
 @pytest.mark.parametrize("scene", once(ALL, "codex"), indirect=True)
 def test_a_run_without_arguments_goes_on_as_the_lost_one_also_at_a_terminal(scene: Scene) -> None:
-    """The lost run had a task and nobody to talk to, and so has this one: the arguments in the log decide."""
+    """The lost run had a task and nobody to talk to, and so has this one. The log's arguments say so."""
     machine = scene.machine("vm")
     scene.script(Turn(calls=[machine.rehearsal.shell("echo paid >> side; sleep 600")]))
     run = machine.run(*machine.rehearsal.args(TASK))

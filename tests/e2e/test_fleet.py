@@ -84,7 +84,7 @@ def test_a_run_that_is_killed_is_named_by_its_heartbeats_alone(scene: Scene, tmp
 
     async def somebody_listens() -> None:
         client = await nats.connect(server.url)
-        with suppress(TimeoutError):  # nobody answers, and nobody is there is something else
+        with suppress(TimeoutError):  # none answers; that none listens is another error
             while True:
                 with suppress(NoRespondersError):
                     await client.request("agent.job.heartbeat", timeout=1)

@@ -87,14 +87,21 @@ def test_an_agent_that_fails_is_not_tried_again(task: Make) -> None:
     assert (failed.value.type, failed.value.details, failed.value.non_retryable) == ("AgentFailed", (3,), True)
 
 
+def test_a_line_of_any_length_on_stderr_holds_up_no_run(task: Make) -> None:
+    """I6: asyncio reads lines of 64 KiB at most."""
+    script = "head -c 300000 /dev/zero | tr '\\0' x >&2; echo did >> side"
+    asyncio.run(asyncio.wait_for(ActivityEnvironment().run(run_agent, task(script)), 60))
+    assert side(task("")) == ["did"]
+
+
 def test_another_try_is_wanted_where_the_table_for_engines_says_so() -> None:
     text = (TESTS.parent / "docs/OPERATIONS.md").read_text()
     rows = re.findall(r"^\| (\d+) \|[^|]*\| ([^|]*) \|", text, re.MULTILINE)
     advice = {int(code): said.startswith(("try again", "start it again")) for code, said in rows if said != "-"}
     assert advice == {code: again for code, (_, again) in OURS.items()}
     assert len({name for name, _ in OURS.values()}) == len(OURS)
-    assert not failure(-9, []).non_retryable, "of a signal"
-    assert str(failure(79, ["x", "wal-agent: a person.", "y"])) == "PersonNeeded: wal-agent: a person."
+    assert not failure(-9, "").non_retryable, "of a signal"
+    assert str(failure(79, "x\nwal-agent: a person.\ny")) == "PersonNeeded: wal-agent: a person."
 
 
 def test_the_workflow_of_the_page_is_one_that_temporal_takes() -> None:

@@ -482,8 +482,8 @@ class WorkspaceCapture:
             elif os.path.lexists(folder / ".git"):
                 found[folder.relative_to(self._workspace).as_posix()] = folder
         wanted = {name: folder for name, folder in outside.items() if name not in found and self._outside(folder)}
-        all = found | wanted
-        done = self._inside(dict(sorted(all.items())), holds, now, also) if all else SavedInside()
+        asked = dict(sorted((found | wanted).items()))
+        done = self._inside(asked, holds, now, also) if asked else SavedInside()
         scanned.left_out.settle_inside(map(os.fsencode, sorted(found)), set(map(os.fsencode, done.saved)))
         for name, folder in outside.items():
             if name not in wanted or name not in done.saved:

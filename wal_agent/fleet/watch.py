@@ -355,7 +355,7 @@ class WatchOptions(msgspec.Struct, frozen=True):
     ttl: float = 30.0
     on_message: str = ""
     seen: Callable[[Sequence[Job]], None] | None = None
-    """Is told all jobs after each look."""
+    """Called after each look, with all jobs."""
 
 
 class Watcher:

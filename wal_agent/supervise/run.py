@@ -501,6 +501,7 @@ class Run:
             return None
         if not agent.capabilities.mcp:
             self.screen.say(f"--mcp has no effect: {agent.name} takes no MCP server for one run.")
+            return None
         self.run_dir.write(MCP_MARK, "")
         return McpServer((*PROGRAM, "mcp"), tuple(sorted(filter(_VARIABLE.fullmatch, env))))
 
