@@ -13,6 +13,7 @@ SERVERS := .tools/.servers
 LINT := .tools/lint
 LINTERS := .tools/.linters
 SDK := .tools/sdk/.installed
+DURABLE := .tools/pi-durable/.installed
 RELEASE := requirements/release.txt
 CHECK := PYTHON='$(PYTHON)' sh scripts/check-prerequisites
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations 20
@@ -25,7 +26,7 @@ export COPILOT_PKG_CACHE_HOME ?= $(CURDIR)/.tools/copilot
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all deep fuzz lint docs unit contract ceph faults e2e browser mutants pins tools latest bench bench-crash wording dist clean have-python have-agents have-cc have-systemd have-all
+.PHONY: help demo test test-all deep fuzz soak lint docs unit contract ceph faults e2e browser mutants pins tools latest bench bench-crash wording dist clean have-python have-agents have-cc have-systemd have-all
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -44,6 +45,9 @@ deep: have-all $(DEV) $(CLIS) $(SERVERS) ## What `make test` leaves out: more ag
 fuzz: have-all $(DEV) $(CLIS) $(SERVERS) ## Try the property tests with ever new examples (MINUTES=10).
 	@end=$$(($$(date +%s) + 60 * $(or $(MINUTES),10))); while [ $$(date +%s) -lt $$end ]; do \
 		env -u CI WAL_AGENT_DEPTH=16 $(PYTEST) -m hypothesis tests || exit 1; done
+
+soak: $(DEV) $(SERVERS) ## Kill and recover real runs on each store, with ever new seeds, and report it (HOURS=1).
+	$(BIN)/python -m tests.faults.soak --hours $(or $(HOURS),1)
 
 lint: $(DEV) $(LINTERS) docs ## Style, format, types, imports that go one way, rules, docs and the CI workflow.
 	$(BIN)/ruff check .
@@ -96,7 +100,7 @@ latest: have-all $(DEV) $(CLIS) $(SERVERS) ## Test the versions that npm serves 
 bench: have-agents $(DEV) $(CLIS) $(SERVERS) ## Measure the claims (SHORT=1: check only that each part runs).
 	$(BIN)/python -m bench $(if $(SHORT),--short)
 
-bench-crash: have-agents $(DEV) $(CLIS) $(SDK) ## Kill agents with and without wal-agent, and write docs/BENCHMARK.md (goes on where it was interrupted).
+bench-crash: have-agents $(DEV) $(CLIS) $(SDK) $(DURABLE) ## Kill agents with and without wal-agent, and write docs/BENCHMARK.md (goes on where it was interrupted).
 	$(BIN)/python -m bench.crash
 
 wording: $(DEV) ## Score the words of a recovery with a model (WORDING_SERVER=URL; not in CI).
@@ -105,6 +109,11 @@ wording: $(DEV) ## Score the words of a recovery with a model (WORDING_SERVER=UR
 $(SDK): # A peer of the crash benchmark; 400 MB, since it holds a Claude Code of its own.
 	$(PYTHON) -m venv .tools/sdk
 	.tools/sdk/bin/pip install --quiet claude-agent-sdk==0.2.189
+	touch $@
+
+$(DURABLE): # Another peer.
+	$(PYTHON) -m venv .tools/pi-durable
+	.tools/pi-durable/bin/pip install --quiet 'pi-durable-python[anthropic,schema]==1.4.0'
 	touch $@
 
 dist: have-cc $(RUNTIME) ## Build the source distribution and the wheels into dist/ (MEASURE=1: install one, print its size).

@@ -206,7 +206,7 @@ with tempfile.TemporaryDirectory() as folder:
     (root / "there").write_bytes(b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines))
     blobs = Blobs(JobStore(meter, keys, clock, random.Random(1)), epoch=2)
     (delta,) = SessionCapture(session, blobs.put_payload).capture([SessionFile(agent.main_file, root / "there")], 1.0)
-    files = {agent.main_file: FileState(session=session, size=delta.size, sha256=delta.sha256, layers=(delta,))}
+    files = {agent.main_file: FileState.first(delta)}
     env = {"HOME": str(root / "home")}
     place = SessionTarget(agent, session, root / "work", env, root / "ours" / "1")
     before = meter.snapshot()

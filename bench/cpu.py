@@ -35,7 +35,11 @@ date +%s%N > "$STUB_BEGAN"
 hook() {{
     printf %s "$2" | {shlex.join(client_command())} "$WAL_AGENT_SOCKET" "$WAL_AGENT_RUN" gemini "$1" $$ 20 > /dev/null
 }}
-call() {{ hook BeforeTool {before}; echo "$1" >> part0/module0/file1.txt; hook AfterTool {after}; sleep {PAUSE}; }}
+before={before} after={after} # each call another one: a model that repeats one for ever is stopped
+call() {{
+    hook BeforeTool "${{before/make x/make $1}}"; echo "$1" >> part0/module0/file1.txt
+    hook AfterTool "${{after/make x/make $1}}"; sleep {PAUSE}
+}}
 hook BeforeAgent {turn}
 for n in 1 2 3; do call $n; done
 sleep {4 * PAUSE}

@@ -5,11 +5,16 @@ process with all that a run imports restores one from a `file://` bucket and men
 
 Then: a process with all that a run imports, and a cloud SDK, makes the calls at its own gate; the session grows by
 2 KB each, snapshots and retention run as they do in a run.
+
+`python -m bench.memory idle`: what 50 runs that only wait have for themselves, in a `file://` bucket, each around a
+`sleep` as `generic`; by the kernel, of the supervisors alone.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,6 +33,7 @@ from wal_agent.wal.store import JobStore
 
 CALLS = scaled(10_000, 20)
 SESSIONS = scaled((10_000_000, 50_000_000, 100_000_000), (100_000,))  # bytes
+RUNS, REST = scaled((50, 30.0), (2, 0.1))  # idle ones; seconds until they are looked at
 LOOKS = scaled((500, 1_000, 2_000, 5_000, 10_000), (10, 20))
 
 
@@ -77,21 +83,20 @@ def restore_session(folder: Path, agent: str) -> None:
     from bench.sessions import session_id
     from wal_agent.agents import AGENTS
     from wal_agent.agents.base import Cli, LoggedCall
-    from wal_agent.agents.opencode.resume import import_session
     from wal_agent.records import FileDelta
     from wal_agent.recovery.restore_session import SessionTarget, restore
     from wal_agent.wal.state import FileState
 
     delta = msgspec.msgpack.decode((folder / "delta").read_bytes(), type=FileDelta)
     session = session_id(agent)
-    files = {delta.path: FileState(session=session, size=delta.size, sha256=delta.sha256, layers=(delta,))}
+    files = {delta.path: FileState.first(delta)}
     env = {"HOME": str(folder / "home")}
     place = SessionTarget(AGENTS[agent], session, folder / "work", env, folder / "kept" / "1")
     call = LoggedCall(1, "a_tool", b'{"command":"make"}', b'"done"', False)
     before = _peak()
     restore(place, files, _blobs(folder), (call,), lambda _: "the notice", time.time())
-    if agent == "opencode":
-        import_session(Cli(Path("/nowhere"), "1"), session, folder / "work", env)
+    if (journal := AGENTS[agent].capabilities.journal) is not None:
+        journal.restore(Cli(Path("/nowhere"), "1"), session, folder / "work", env, False)
     print(f"{before:.0f} {_peak():.0f}")
 
 
@@ -135,8 +140,43 @@ def recovery(agents: Sequence[str]) -> None:
         )
 
 
+def idle() -> None:
+    """Print the median private memory of an idle run, in MB."""
+    import psutil
+
+    with tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
+        root = Path(folder)
+        for name in ("home", "run", "work"):
+            (root / name).mkdir(0o700)
+        env = {"PATH": os.environ["PATH"], "HOME": f"{root}/home", "WAL_AGENT_RUNTIME_DIR": f"{root}/run"}
+        argv = [sys.executable, "-m", "wal_agent", "run", "generic", "--bucket", f"file://{root}/bucket", "--job"]
+        runs = []
+        for n in range(RUNS):
+            (work := root / "work" / str(n)).mkdir()
+            command = [*argv, f"job-{n}", "--", "sleep", "3600"]
+            no = subprocess.DEVNULL
+            runs.append(subprocess.Popen(command, cwd=work, env=env, stdin=no, stdout=no, stderr=no))
+        try:
+            while any(not psutil.Process(run.pid).children() for run in runs):
+                time.sleep(0.1)
+            time.sleep(REST)
+            private = [_private(run.pid) for run in runs]
+        finally:
+            for run in runs:
+                run.terminate()
+            for run in runs:
+                run.wait()
+        print(f"  {RUNS} idle runs: {statistics.median(private):.1f} MB each for itself, {sum(private):.0f} MB in all")
+
+
+def _private(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1000
+
+
 def main() -> None:
     recovery(())
+    idle()
     for scheme in NAMES:
         with store(scheme, 0) as at, tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
             print(f"  {at.name}", flush=True)
@@ -146,6 +186,8 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["recovery"]:
         recovery(sys.argv[2:])
+    elif sys.argv[1:2] == ["idle"]:
+        idle()
     elif sys.argv[1:2] == ["store"]:
         store_session(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
     elif sys.argv[1:2] == ["restore"]:

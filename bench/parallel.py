@@ -1,44 +1,44 @@
 """What do 8 tool calls at once cost? `python -m bench parallel`: at most two round trips in all (group commit).
 
-Each call is a thread at the gate of one run, over a store that is 30 ms away; the time is that of the slowest.
+One shell starts 8 hooks of a run as real processes, over a store that is 30 ms away, and waits for all of them. Beside
+it, in the same rounds: 8 times `bash -c true` and one raw conditional put, which nothing with hooks can do without.
 """
 
 from __future__ import annotations
 
-import json
+import itertools
+import os
+import subprocess
 import tempfile
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
-from bench.measure import Times, scaled
-from bench.owner import owned
-from bench.store import NAMES, ROUND_TRIP, store
-from wal_agent.agents.base import Allow, ToolStarting
-from wal_agent.bucket import open_bucket
-from wal_agent.supervise.gate import Gate
+from bench.hook import clients, hooks, payload
+from bench.measure import interleaved, scaled
+from bench.store import NAMES, ROUND_TRIP, RawPut, store
+from wal_agent.agents.base import HookSetup
+from wal_agent.agents.gemini.hooks import MARKER, hook_line
 
 CALLS = 8
-ROUNDS = scaled(40, 1)
+ROUNDS = scaled(60, 1)
+WARMUP = scaled(3, 0)
+AT_ONCE = """
+for input in "$1"/*; do bash -c "$2" <"$input" >/dev/null & all="$all $!"; done
+for one in $all; do wait "$one" || exit; done
+"""
 
 
-def together(gate: Gate, pool: ThreadPoolExecutor, round: int) -> float:
-    """Milliseconds until all calls of a round are allowed."""
-    start = threading.Barrier(CALLS + 1)
+def at_once(folder: Path, line: str, env: dict[str, str]) -> Callable[[], object]:
+    """Run the line 8 times at the same time, each with a call of its own on stdin. CalledProcessError if one fails."""
+    rounds = itertools.count()
 
-    def one(n: int) -> None:
-        input = json.dumps({"command": f"make {round}-{n}"}).encode()
-        start.wait()
-        if not isinstance(gate.begin_call(ToolStarting("s", "run_shell_command", input)), Allow):
-            raise RuntimeError("a call was denied")
+    def run() -> None:
+        n = next(rounds)
+        for call in range(CALLS):
+            (folder / str(call)).write_bytes(payload("BeforeTool", f"make {n}-{call}"))
+        subprocess.run(["bash", "-c", AT_ONCE, "bash", str(folder), line], env=env, check=True)
 
-    calls = [pool.submit(one, n) for n in range(CALLS)]
-    start.wait()
-    began = time.perf_counter()
-    for call in calls:
-        call.result()
-    return (time.perf_counter() - began) * 1000
+    return run
 
 
 def main() -> None:
@@ -46,12 +46,30 @@ def main() -> None:
         with (
             store(scheme, ROUND_TRIP) as at,
             tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder,
-            owned(Path(folder), open_bucket(at.url)) as (_, gate, _run),
-            ThreadPoolExecutor(CALLS) as pool,
+            hooks(at.url) as hook,
         ):
-            values = tuple(together(gate, pool, n) for n in range(ROUNDS))
-        found = Times(f"{CALLS} calls at once, {at.name}", values)
-        print(f"{found.line()}  {found.median / ROUND_TRIP:.2f} round trips (p95 {found.p95 / ROUND_TRIP:.2f})")
+            env = {**os.environ, MARKER: hook.run.run}
+            line = hook_line(HookSetup(hook.run.run, hook.run.path, clients()[0]), "BeforeTool")
+            empty, raw = at_once(Path(folder), "true", env), RawPut(at)
+
+            def least(empty: Callable[[], object] = empty, raw: RawPut = raw) -> None:
+                empty()
+                raw(b"x" * 700)
+
+            before = at.requests()
+            limit, ours = interleaved(
+                {
+                    f"{at.name}: limit ({CALLS} bash -c true + a raw put)": least,
+                    f"{at.name}: {CALLS} hooks at once": at_once(Path(folder), line, env),
+                },
+                ROUNDS,
+                WARMUP,
+            )
+            puts = (at.requests() - before) / (ROUNDS + WARMUP) - 1
+            for times in (limit, ours):
+                trips = f"{times.median / ROUND_TRIP:.2f} round trips (p95 {times.p95 / ROUND_TRIP:.2f})"
+                print(f"{times.line(limit)}  {trips}")
+            print(f"    requests for {CALLS} hooks: {puts:.1f}")
 
 
 if __name__ == "__main__":

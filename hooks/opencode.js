@@ -9,7 +9,7 @@ import { readFileSync, unlinkSync, writeFileSync } from "node:fs"
 
 import { ask } from "./wire.js"
 
-const SETUP = JSON.parse("@SETUP@") // socket, run, skip, seconds, firm_seconds, clear, gone, owner, users
+const SETUP = JSON.parse("@SETUP@") // socket, run, agent, skip, seconds, firm_seconds, clear, gone, owner, content, users
 
 function alive(pid) {
   try {
@@ -53,8 +53,8 @@ const BEGAN = Date.now() // ms
 const MAX_SUMMARY = 200_000 // characters of a summary that wal-agent looks at
 
 function tell(event, said, seconds = SETUP.seconds) {
-  const { socket, run } = SETUP
-  return ask({ socket, run, agent: "opencode", event, pid: process.pid, seconds, payload: JSON.stringify(said) })
+  const { socket, run, agent } = SETUP
+  return ask({ socket, run, agent, event, pid: process.pid, seconds, payload: JSON.stringify(said) })
 }
 
 function plain(value) {
@@ -95,7 +95,7 @@ export const WalAgent = async ({ client }) => {
     while (!roots.has(at)) {
       way.push(at)
       const found = await client.session.get({ path: { id: at } })
-      if (!found?.data?.id) throw new Error("OpenCode does not know its own session")
+      if (!found?.data?.id) throw new Error("the agent does not know its own session")
       if (!found.data.parentID) {
         roots.set(at, at)
         break
@@ -218,7 +218,7 @@ export const WalAgent = async ({ client }) => {
     // What a tool starts gets the user's own value: another OpenCode works there as without us. It stays in our own
     // process, which reads it again when it reads its settings again.
     "shell.env": async (_, output) => {
-      if (output?.env) output.env.OPENCODE_CONFIG_CONTENT = SETUP.users
+      if (output?.env) output.env[SETUP.content] = SETUP.users
     },
 
     "tool.execute.before": async (input, output) => {

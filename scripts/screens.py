@@ -220,7 +220,6 @@ def play(shop: Shop) -> None:
     shop.show("What a recovery would do", "Nothing is changed.", ["recover", "--dry-run"])
     said = shop.neutral(shop.start(*RUN).communicate(timeout=300)[0]).splitlines()
     shop.tutorial.append("\n".join(row for row in said if row.startswith(("wal-agent: job ", "  "))))
-    shop.show("Log", "The newest record comes first.", ["log", "-n", "12"])
 
 
 if __name__ == "__main__":

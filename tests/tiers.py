@@ -25,6 +25,15 @@ def once(every: Iterable[Any], *first: Any) -> list[Any]:
     return [value if value in first else pytest.param(value, marks=deep) for value in values]
 
 
+SAME_CODE = ("kilo",)  # agents by another one's code, of which the first tier makes sure that they run
+
+
+def each(agents: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parameters: the agents, of which the first tier has those with code of their own."""
+    values = [pytest.param(a, marks=deep if a.name in SAME_CODE else (), id=a.name) for a in agents]
+    return pytest.mark.parametrize("agent", values)
+
+
 def tier(version: str) -> list[pytest.MarkDecorator]:
     """The marks of a test on one version of an agent; empty: on the pinned one."""
     return [deep] if version else []

@@ -24,6 +24,8 @@ OPENAI_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 GEMINI_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
 CHAT_ID = 40  # characters
 RESPONSES_ID = 64
+_CALLS = {"function_call": "function call", "custom_tool_call": "custom tool call"}
+_OUTPUTS = {f"{kind}_output": kind for kind in _CALLS}
 
 
 def check_anthropic(body: Json) -> list[str]:
@@ -164,10 +166,6 @@ def _openai_call(at: str, call: Json) -> Iterator[str]:
         )
     if not isinstance(call.get("arguments"), str):
         yield f"Invalid type for '{at}.arguments': expected a string."
-
-
-_CALLS = {"function_call": "function call", "custom_tool_call": "custom tool call"}
-_OUTPUTS = {f"{kind}_output": kind for kind in _CALLS}
 
 
 def check_responses(body: Json) -> list[str]:

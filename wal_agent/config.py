@@ -38,6 +38,7 @@ APPEND_DEADLINE = 20.0  # seconds; below the hook client's own, which is below t
 Verb = Literal["checkpoint", "pause", "resume", "drain", "status", "ack"]  # of a control message
 GIVES: Literal["restore"] = "restore"  # in `control`: requests for the newest checkpoint are answered; not by default
 Source = Literal["flag", "environment", "own", "file", "default"]  # own: the person's file; file: the project's
+MAX_NOTE = 256 << 10  # bytes of a note
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -588,9 +589,6 @@ def check_keys(table: Mapping[str, Any], allowed: Iterable[str], prefix: str, pa
             near = difflib.get_close_matches(key, list(allowed), 1)
             hint = f"Did you mean {prefix}{near[0]}?" if near else f"Known here: {', '.join(allowed)}."
             raise ConfigError(f"{path}: {prefix}{key} is not a setting.", hint)
-
-
-MAX_NOTE = 256 << 10  # bytes
 
 
 class Want(msgspec.Struct, frozen=True):

@@ -122,6 +122,10 @@ class ConfigError(WalAgentError):
     exit_code = 78
 
 
+class Unreadable(ConfigError, ValueError):
+    """A hook's payload is not what its event carries: its line refuses, and the run says why."""
+
+
 class NotThisJob(ConfigError):
     """The job belongs to another agent, folder or repository. It was not opened, and nothing was changed."""
 

@@ -16,6 +16,8 @@ import msgspec
 
 from wal_agent.records import CallState, Cause, Class, Ending, ExitClass, Finding, Late, PhaseName, Trigger
 
+CLOSE_TIMEOUT = 4.0  # seconds that the end of the process waits for all listeners together
+
 
 class LeaseTaken(msgspec.Struct, frozen=True):
     """This run holds the job under `epoch`. `cause`: how the owner before ended; `run`: this run's id."""
@@ -318,9 +320,6 @@ class Listener(Protocol):
 
     def close(self) -> None:
         """Hand over what is pending within a few seconds: the process is about to end."""
-
-
-CLOSE_TIMEOUT = 4.0  # seconds that the end of the process waits for all listeners together
 
 
 class EventBus:

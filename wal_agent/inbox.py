@@ -33,6 +33,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._-]{0,99}")
 VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
 
 Name = Annotated[str, msgspec.Meta(pattern=rf"^{NAME.pattern}\Z")]  # `$` would allow a line's end
+_TO_RUN: Final = "run "
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,9 +101,6 @@ def make_message(text: str, sender: str, id: str = "", control: str = "") -> Mes
         raise UsageError("The message is empty.")
     clean = text.encode("utf-8", "replace").decode()
     return Message(id=id or new_id(), sender=sender, sent=time.time(), text=clean, verb=verb)
-
-
-_TO_RUN: Final = "run "
 
 
 def address_to_run(run: str) -> str:

@@ -21,6 +21,8 @@ from wal_agent import __version__
 from wal_agent.errors import ConfigError, Exhausted, WalAgentError
 from wal_agent.paths import state_dir
 
+_PROCESSES = "End some, or raise the limit; see: ulimit -u, and pids.max of the container."
+
 
 def explain(error: BaseException) -> WalAgentError | None:
     """Return the error to report for `error`; None for a bug. A limit becomes Exhausted, a denied path ConfigError."""
@@ -82,9 +84,6 @@ def exhausted(error: BaseException) -> Exhausted | None:
         case errno.ENOMEM:
             return Exhausted("This machine gives wal-agent no more memory.", "Free some, or raise its limit.")
     return None
-
-
-_PROCESSES = "End some, or raise the limit; see: ulimit -u, and pids.max of the container."
 
 
 def _of(error: OSError) -> str:

@@ -46,14 +46,15 @@ _SECRET = re.compile(
 
 MARKER = "WAL_AGENT_RUN"  # the run that a process belongs to
 SOCKET = "WAL_AGENT_SOCKET"  # for hooks in an agent's own settings (configure-hooks --install), and for tools
+PACKAGE = Path(__file__).resolve().parent
+FOLDERS = ("hooks",)
+LAUNCH = PACKAGE / "launch.py"  # started by its path, in front of an agent
 
 
 def home(env: Mapping[str, str]) -> Path | None:
     """The user's, by the environment, else by the system's list of users; a real path."""
-    if env.get("HOME", "").startswith("/"):
-        return Path(env["HOME"]).resolve()
-    listed = _listed_home()
-    return listed.resolve() if listed else None
+    named = env["HOME"] if env.get("HOME", "").startswith("/") else _listed_home()
+    return Path(os.path.realpath(named)) if named else None
 
 
 def user_home(env: Mapping[str, str]) -> Path:
@@ -100,11 +101,6 @@ def _base(env: Mapping[str, str], variable: str, default: str) -> Path:
 def secret_name(name: str) -> bool:
     """Whether a file of this name, wherever it is, is likely to hold a credential."""
     return _SECRET.fullmatch(name) is not None
-
-
-PACKAGE = Path(__file__).resolve().parent
-FOLDERS = ("hooks",)
-LAUNCH = PACKAGE / "launch.py"  # started by its path, in front of an agent
 
 
 def shipped(name: str) -> Path:

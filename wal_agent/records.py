@@ -16,6 +16,7 @@ FORMAT = 1
 Class = Literal["read_only", "idempotent", "mutation", "unknown"]
 CHANGING: tuple[Class, ...] = ("mutation", "unknown")  # what is not as well done twice
 Finding = Literal["completed", "not_started", "partial", "unknown"]
+PROVEN: tuple[Finding, ...] = ("completed", "not_started")  # of the others something must look, or do the rest
 CallState = Literal["open", "runs_on", "cut", "refused", "done", "failed", "verified", "resolved"]
 Ending = Literal["done", "failed", "refused", "verified", "resolved", "denied", "interrupted", "acknowledged"]
 """How a call ended (PROTOCOL.md, I8). The last three are words of older logs; `ending` spells them as today's."""
@@ -57,6 +58,9 @@ StepState = Literal["open", "active", "done"]
 TaskPhase = Literal["gathering", "planning", "executing", "reviewing"]
 RewriteKind = Literal["rewind", "compact", "undo"]
 StepEnding = Literal["done", "failed", "paused", "not_started", "not_done"]
+
+MAX_PROMPT = 64 << 10  # bytes of a prompt that are kept
+_EARLIER = frozenset(("denied", "interrupted", "acknowledged"))
 
 
 class Data(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -168,7 +172,7 @@ class Opening(Record, frozen=True, kw_only=True, tag="opening"):
     version: str  # of wal-agent
     workspace: str  # absolute path
     args: tuple[str, ...] = ()  # the agent's arguments as the user typed them
-    interactive: bool = False
+    interactive: bool = False  # with these arguments; a run without any may go on with those of the log, and theirs
     trace: str = ""  # W3C trace id of the run (32 hex digits), "" where it is not traced
     parents: tuple[str, ...] = ()  # the live runs inside whose tools this one was started, the outermost first
     owner: Owner = Owner()
@@ -224,9 +228,6 @@ class End(Record, frozen=True, kw_only=True, tag="end"):
     def __post_init__(self) -> None:
         if self.how in _EARLIER:
             msgspec.structs.force_setattr(self, "how", ending(self.how, self.by))
-
-
-_EARLIER = frozenset(("denied", "interrupted", "acknowledged"))
 
 
 def ending(how: Ending, by: EndSource = "recovery") -> Ending:

@@ -19,6 +19,15 @@ from wal_agent.errors import ConfigError
 
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
+_PIECE = 4 << 20  # bytes that are copied at a time
+_LOOKS = (0.01, 0.03, 0.1, 0.2)  # seconds; who only looks (`flock_state`) holds the lock for some microseconds
+
+
+def real_path(path: str | Path) -> Path:
+    """Return the path without links, as far as it exists. `Path.resolve` raises RuntimeError for links in a circle,
+    up to Python 3.12; anyone's repository or PATH may have some."""
+    return Path(os.path.realpath(path))
+
 
 def open_plain(path: Path | str, follow: bool = False) -> BinaryIO:
     """A regular file, to be read. `follow`: links too. OSError: there is none, or something else."""
@@ -89,7 +98,7 @@ def file_signature(*paths: Path) -> Signature:
 def path_in_root(root: Path, name: str) -> str | None:
     """The path of what `name` leads to, relative to `root` (a real path); None when there is nothing. ValueError: it
     leads out."""
-    real = Path(os.path.realpath(root / name))
+    real = real_path(root / name)
     if not real.is_relative_to(root):
         raise ValueError("is a link that leads out of the workspace, and is not followed")
     return str(real.relative_to(root)) if real.exists() else None
@@ -159,9 +168,6 @@ def write_pieces(
     return digest.hexdigest()
 
 
-_PIECE = 4 << 20
-
-
 def sync_folder(folder: Path) -> None:
     """Make renames and new names in `folder` durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -204,7 +210,7 @@ def replace_file(path: Path, data: bytes, expected: bytes | None) -> None:
             with suppress(OSError):
                 Path(name).unlink()
             raise
-        sync_folder(path.parent.resolve())
+        sync_folder(real_path(path.parent))
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}.") from None
 
@@ -219,9 +225,6 @@ def _copy_mode(path: Path, name: str) -> None:
 
 FlockState = Literal["held", "free", "unknown"]
 Life = Literal["alive", "dead", "unknown"]  # of the process that is to hold it
-
-
-_LOOKS = (0.01, 0.03, 0.1, 0.2)  # seconds; who only looks (`flock_state`) holds the lock for some microseconds
 
 
 def try_lock(fd: int) -> bool:

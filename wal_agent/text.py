@@ -19,6 +19,19 @@ from typing import Final
 from wal_agent.redact import redact, redact_head
 
 HEARD = 10_000  # characters of a stranger's words that are looked at
+JOB_VERBS: Final = (  # commands that mean the job of the folder in which they are typed, unless it is named
+    "ack|checkpoint|compact|diff|effects|gc|inbox|log|mark|pause|recall|recover|report|restore|resume|rewind|send|state"
+    "|status|stop|trace|unlock"
+)
+_UNNAMED = re.compile(
+    rf"wal-agent ((?:{JOB_VERBS})\b(?: (?:list|show|diff|get|put|delete))?)(?![^`;]*? --job)(?=[ `.,;)]|$)"
+)
+MEANT: Final = ContextVar("MEANT", default="")  # Settings.job_options of the job that this command is about
+MAX_MESSAGE = 2000  # characters of one message
+MAX_REDACTED = 1_000_000  # characters of one that are looked at
+ABOVE: Final = "(message above)"  # wal-agent's word that the agent itself has said why
+
+_YIELDED = re.compile(r"(preempted|drained) \([A-Za-z-]{1,20}\)")
 
 
 def printable(text: str) -> str:
@@ -43,9 +56,6 @@ def quote(text: str, most: int = 200) -> str:
     spaces, `most` characters of it."""
     line = " ".join("".join(c if c.isprintable() else " " for c in redact_head(text, HEARD)).split())
     return line if len(line) <= most else f"{line[:most]}..."
-
-
-_YIELDED = re.compile(r"(preempted|drained) \([A-Za-z-]{1,20}\)")
 
 
 def quote_word(word: str) -> str:
@@ -99,18 +109,6 @@ def job_option(job: str, url: str) -> str:
 def job_command(verb: str, job: str, url: str) -> str:
     """Return a command about one job. `verb`: as `command`; `job`, `url`: as `job_option`."""
     return command(verb, job_option(job, url))
-
-
-JOB_VERBS: Final = (  # commands that mean the job of the folder in which they are typed, unless it is named
-    "ack|checkpoint|compact|diff|effects|gc|inbox|log|mark|pause|recall|recover|report|restore|resume|rewind|send|state"
-    "|status|stop|trace|unlock"
-)
-_UNNAMED = re.compile(
-    rf"wal-agent ((?:{JOB_VERBS})\b(?: (?:list|show|diff|get|put|delete))?)(?![^`;]*? --job)(?=[ `.,;)]|$)"
-)
-
-
-MEANT: Final = ContextVar("MEANT", default="")  # Settings.job_options of the job that this command is about
 
 
 def name_job(text: str) -> str:
@@ -197,17 +195,10 @@ def size(n: int) -> str:
     return f"{n / scale:.1f} {unit}"
 
 
-MAX_MESSAGE = 2000  # characters of one message
-MAX_REDACTED = 1_000_000  # characters of one that are looked at
-
-
 def say(text: str) -> None:
     """Write one message as one line, redacted; one that another wal-agent wrote has the name in front already. A closed
     stderr loses it."""
     _write([shorten(f"wal-agent: {redact(text[:MAX_REDACTED].removeprefix('wal-agent: '))}", MAX_MESSAGE)])
-
-
-ABOVE: Final = "(message above)"  # wal-agent's word that the agent itself has said why
 
 
 def why_it_failed(said: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`python -m bench.crash`: play the plan's rounds that are not kept yet, and write docs/BENCHMARK.md. See `--help`.
+"""`python -m bench.crash`: play the rounds that are not kept yet, and write docs/BENCHMARK*.md. See `--help`.
 
 Rounds whose results are kept are not played again (`--again`: they are); so a run that was interrupted goes on. A round
 that did not end in time is not kept. Where the machine is overloaded, counts are kept and times are not.
@@ -16,7 +16,7 @@ from threading import Lock
 
 from bench.crash.peers import PEERS, RESUME, applies, missing
 from bench.crash.plan import LEARNED, Case, cases
-from bench.crash.table import PAGE, Key, Result, page, read, result, save, tables
+from bench.crash.table import DOCS, Key, Result, pages, read, result, save, tables
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.drill.play import Round, Setup, plan_rounds, play
 from wal_agent.drill.policy import POLICIES, Policy
@@ -46,8 +46,9 @@ def main() -> None:
         return
     if not given.page:
         _play(given, kept)
-    PAGE.write_text(page(list(kept.values())), "utf-8")
-    print(f"{PAGE}: {len(kept)} rounds")
+    for name, text in pages(list(kept.values())).items():
+        (DOCS / name).write_text(text, "utf-8")
+    print(f"{DOCS / 'BENCHMARK.md'}: {len(kept)} rounds")
 
 
 def _play(given: argparse.Namespace, kept: dict[Key, Result]) -> None:

@@ -15,6 +15,7 @@ from wal_agent.drill.play import Bare, Subject, WalAgent
 
 GO_ON: Final = "Go on with the task."
 HERE: Final = Path(__file__).parent
+DURABLE: Final = HERE.parents[1] / ".tools" / "pi-durable" / "bin" / "python"  # with pi-durable-python, as SDK
 SDK: Final = HERE.parents[1] / ".tools" / "sdk" / "bin" / "python"  # with claude-agent-sdk, from `make bench-crash`
 
 
@@ -39,6 +40,7 @@ RESUME: Final[Mapping[str, Resume]] = {
         ".codex/sessions/*/*/*/*.jsonl",
     ),
     "copilot": Resume(("--allow-all", "--continue", "--prompt", GO_ON), ".copilot/session-state/*"),
+    "kimi": Resume(("--continue", "--prompt", GO_ON), ".kimi-code/sessions/*/*/agents/main/wire.jsonl"),
     "opencode": Resume(("run", "--auto", "--continue", *GO_ON.split()), ".local/share/opencode/opencode.db"),
     "pi": Resume(("--model", "scripted/scripted", "--continue", "-p", GO_ON), ".pi/agent/sessions/*/*.jsonl"),
     "qwen": Resume(("--yolo", "--continue", "--prompt", GO_ON), ".qwen/projects/*/chats/*.jsonl"),
@@ -100,6 +102,16 @@ class Sdk:
 
 
 @dataclass(frozen=True, slots=True)
+class Durable:
+    """Pi Durable by its Python port, its storage in a folder that outlives the machine (durable.py)."""
+
+    name: str = "pi durable"
+
+    def argv(self, start: int, agent: Agent, program: Sequence[str], args: Sequence[str], root: Path) -> Sequence[str]:
+        return [str(DURABLE), str(HERE / "durable.py"), str(root / "bucket" / "session.sqlite"), args[-1]]
+
+
+@dataclass(frozen=True, slots=True)
 class Ferrofaction:
     """The way that ferrofaction publishes, written again from its description (ferrofaction.py)."""
 
@@ -116,10 +128,16 @@ PEERS: Final[tuple[Subject, ...]] = (
     TmuxLoop(),
     Sdk("batched"),
     Sdk("eager"),
+    Durable(),
     Ferrofaction(),
     WalAgent(),
 )
-ONLY: Final[Mapping[str, str]] = {"sdk batched": "claude", "sdk eager": "claude", "ferrofaction": "gemini"}
+ONLY: Final[Mapping[str, str]] = {
+    "sdk batched": "claude",
+    "sdk eager": "claude",
+    "ferrofaction": "gemini",
+    "pi durable": "pi",
+}
 
 
 def applies(peer: Subject, agent: str) -> bool:
@@ -131,4 +149,6 @@ def missing(peer: Subject) -> str:
     """Return what a peer needs and this machine lacks; "" for nothing."""
     if isinstance(peer, TmuxLoop) and shutil.which("tmux") is None:
         return "tmux"
+    if isinstance(peer, Durable) and not DURABLE.exists():
+        return "pi-durable-python (make bench-crash)"
     return "claude-agent-sdk (make bench-crash)" if isinstance(peer, Sdk) and not SDK.exists() else ""

@@ -45,6 +45,7 @@ SPREAD: Final[tuple[Kill, ...]] = (
 STOPPED: Final[tuple[Kill, ...]] = tuple(("charge", point) for point in STOPS if point not in AT_TERMINAL)
 PERSON: Final[tuple[Kill, ...]] = tuple(("charge", point) for point in AT_TERMINAL)
 LEARNED: Final[tuple[Policy, ...]] = ("respells", "talks", "deaf")  # what a small real model did
+HEADLESS: Final = ("kimi",)  # takes no prompt at a terminal
 AT_HAND: Final = ("bare restart", "bare resume", "wal-agent")  # peers that a person can start at a terminal
 
 
@@ -67,6 +68,13 @@ PLAN: Final[tuple[Wave, ...]] = (
     Wave(SPREAD, MAIN, ("badly",), AT_HAND),
     Wave(STOPPED, (*MAIN, *OTHERS), ("naive", "well", "badly"), FEW),
     Wave(PERSON, (*MAIN, *OTHERS), ("naive", "well", "badly"), AT_HAND),
+    Wave((*FIRST, *STOPPED), HEADLESS, ("naive", "well", "badly"), AT_HAND),
+    Wave(
+        (*FIRST, ("charge", "machine"), ("charge", "sigterm")),
+        ("pi",),
+        ("naive", "well", "badly"),
+        ("pi durable", "wal-agent"),
+    ),
     Wave(FIRST[:2], MAIN, LEARNED, ("bare resume", "wal-agent")),
     Wave((*FIRST, *SPREAD, *STOPPED, *PERSON), MAIN[:1], LEARNED, ("wal-agent",)),
 )

@@ -1,4 +1,7 @@
-"""Results and the page docs/BENCHMARK.md. Pure, but for the file of results."""
+"""Results, and what is made of them: docs/BENCHMARK.md with its chart, and the page behind it. Pure, but for the file of
+results."""
+
+# ruff: noqa: E501 - rows of Markdown
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ Key = tuple[str, str, str, str, str, str, int]
 RESULTS: Final = Path(__file__).with_name("results.json")
 BASE: Final = "bare restart"  # of the blocked time
 OURS: Final = "wal-agent"
-PAGE: Final = Path(__file__).parents[2] / "docs" / "BENCHMARK.md"
+DOCS: Final = Path(__file__).parents[2] / "docs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +121,16 @@ def read(place: Path = RESULTS) -> list[Result]:
     return [Result(**row) for row in json.loads(place.read_text("utf-8"))] if place.exists() else []
 
 
-def page(results: Sequence[Result]) -> str:
-    """Return docs/BENCHMARK.md."""
-    agents = sorted({one.agent for one in results})
-    head = _HEAD.format(agents=", ".join(agents), plan=_plan(results))
-    parts = [head, _short(results), _chart(results), _price(results), _not_best_summary(results), _LIMITS, _PEERS]
-    return "\n".join(part for part in parts if part)
+def pages(results: Sequence[Result]) -> dict[str, str]:
+    """Return the texts of the files in docs/, by name."""
+    head = _HEAD.format(agents=", ".join(sorted({one.agent for one in results})), plan=_plan(results))
+    front = (head, _short(results), _losses(results), _REPLAY, _not_best_summary(results))
+    behind = (_BEHIND, _price(results), _LIMITS, _PEERS, _DURABLE)
+    return {
+        "BENCHMARK.md": "\n".join(part for part in front if part),
+        "BENCHMARK-PEERS.md": "\n".join(behind),
+        "benchmark.svg": _chart(results),
+    }
 
 
 def tables(results: Sequence[Result]) -> str:
@@ -156,37 +163,68 @@ def _plan(results: Sequence[Result]) -> str:
         for each, agent, policy, peer in cases()
         if applies(peers[peer], agent)
     }
-    return f"{len(wanted & {one.key for one in results})} of the {len(wanted)} rounds of the plan"
+    played = len(wanted & {one.key for one in results})
+    return f"{'all ' if played == len(wanted) else ''}{played} of the {len(wanted)} rounds of the plan"
 
 
 def _short(results: Sequence[Result]) -> str:
     """Count over all agents; of each peer only the kills that wal-agent has played too."""
-    killed = [one for one in results if one.killed]
-    own = {_kill(one) for one in killed if one.peer == OURS}
+    killed = _compared(results)
     policies = [policy for policy in POLICIES if any(one.policy == policy for one in killed)]
     heads = " | ".join(f"model: `{policy}`" for policy in policies)
     out = [f"| started again by | {heads} |", "|---|" + "---|" * len(policies)]
     for peer in _in_order(killed):
-        rows = [one for one in killed if one.peer == peer and _kill(one) in own]
+        rows = [one for one in killed if one.peer == peer]
         found = [[one for one in rows if one.policy == policy] for policy in policies]
-        cells = " | ".join(
-            f"{_bad(each)} of {len(each)}: {share(_bad(each), len(each))}" if each else "-" for each in found
-        )
+        cells = " | ".join(f"{_bad(each)} of {len(each)}" if each else "-" for each in found)
         out.append(f"| {f'**{peer}**' if peer == OURS else peer} | {cells} |")
-    return "## Kills with an effect repeated or lost\n\n" + "\n".join(out) + "\n"
+    ours = [[one for one in killed if (one.peer, one.policy) == (OURS, policy)] for policy in policies]
+    asked = " | ".join(f"{sum(one.asked for one in each)} of {len(each)}" if each else "-" for each in ours)
+    out.append(f"| under wal-agent a person is asked | {asked} |")
+    return "\n".join(out) + "\n"
+
+
+def _losses(results: Sequence[Result]) -> str:
+    """List wal-agent's own bad kills, with why."""
+    own: dict[tuple[str, str], list[Result]] = {}
+    for one in results:
+        if one.killed and one.peer == OURS and _bad([one]):
+            own.setdefault((one.point, "repeated" if one.repeated else "lost"), []).append(one)
+    found = [
+        f"- {what} at `{point}`: {', '.join(sorted(f'{one.agent} (`{one.policy}`)' for one in bad))}. "
+        f"{_LOST.get(point, _DEFECT)}"
+        for (point, what), bad in sorted(own.items())
+    ]
+    return "Those of wal-agent:\n\n" + "\n".join(found) + "\n" if found else ""
 
 
 def _chart(results: Sequence[Result]) -> str:
     """Draw the share of bad kills by peer, all models together, of the kills of `_short`."""
+    killed = _compared(results)
+    found = {peer: [one for one in killed if one.peer == peer] for peer in _in_order(killed)}
+    shares = {peer: (_bad(rows) / len(rows), len(rows)) for peer, rows in found.items()}
+    height = 30 * len(shares) + 44
+    bars = [
+        f'<text x="120" y="{y + 15}" text-anchor="end">{peer}</text>'
+        f'<rect x="130" y="{y}" width="{max(1, round(400 * part))}" height="20" rx="2" class="{_bar(peer)}"/>'
+        f'<text x="{max(1, round(400 * part)) + 138}" y="{y + 15}">{100 * part:.0f} % of {count}</text>'
+        for y, (peer, (part, count)) in zip(range(40, height, 30), shares.items(), strict=False)
+    ]
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 660 {height}" width="660" height="{height}" role="img">'
+    )
+    return "\n".join([head, *_CHART, *bars, "</svg>", ""])
+
+
+def _bar(peer: str) -> str:
+    return "ours" if peer == OURS else "peer"
+
+
+def _compared(results: Sequence[Result]) -> list[Result]:
+    """Return the killed rounds; of each peer only the kills that wal-agent has played too."""
     killed = [one for one in results if one.killed]
     own = {_kill(one) for one in killed if one.peer == OURS}
-    lines = []
-    for peer in _in_order(killed):
-        rows = [one for one in killed if one.peer == peer and _kill(one) in own]
-        if rows:
-            part = _bad(rows) / len(rows)
-            lines.append(f"{peer:<14}{'#' * round(50 * part):<51}{100 * part:3.0f} % of {len(rows)}")
-    return "All models together:\n\n```\n" + "\n".join(lines) + "\n```\n"
+    return [one for one in killed if _kill(one) in own]
 
 
 def _kill(one: Result) -> tuple[str, ...]:
@@ -201,10 +239,7 @@ def _price(results: Sequence[Result]) -> str:
             asked, stopped, needless = (
                 sum(getattr(one, name) for one in own) for name in ("asked", "stopped", "needless")
             )
-            found.append(
-                f"- `{policy}`: {asked} of {len(own)} kills, {stopped} of them by exit code 79; "
-                f"in {needless} a look would have shown the outcome."
-            )
+            found.append(f"| `{policy}` | {asked} of {len(own)} | {stopped} | {needless} |")
     return _PRICE + "\n".join(found) + "\n"
 
 
@@ -273,8 +308,7 @@ def _peers(rows: Sequence[Result]) -> str:
 
 def _points(rows: Sequence[Result]) -> str:
     """Count by kill point, over all agents; of each peer only kills that wal-agent has played too."""
-    own = {_kill(one) for one in rows if one.killed and one.peer == OURS}
-    rows = [one for one in rows if _kill(one) in own]
+    rows = _compared(rows)
     peers = _in_order(rows)
     out = ["| model | kill point | " + " | ".join(peers) + " |", "|---|---|" + "---|" * len(peers)]
     for policy in POLICIES:
@@ -352,7 +386,7 @@ def _not_best_summary(results: Sequence[Result]) -> str:
     cells = [each for agent in agents for each in worse_cells([one for one in results if one.agent == agent])]
     of = len({(one.agent, one.policy) for one in results if one.peer == OURS and one.killed})
     counts = Counter((each.column, each.why) for each in cells)
-    rows = [f"| {column} | {counts[column, why]} of {of} | {why} |" for column, why in counts]
+    rows = [f"| {column} | {counts[column, why]} of {of} | {why} |" for column, why in sorted(counts)]
     table = (
         "\n".join(["| a peer is better in | agents and models | why |", "|---|---|---|", *rows]) if rows else "Nowhere."
     )
@@ -363,15 +397,17 @@ def _in_order(rows: Sequence[Result]) -> list[str]:
     return list(dict.fromkeys(one.peer for one in sorted(rows, key=lambda one: (one.peer == OURS, one.peer))))
 
 
-_STOPS = "The model only repeats the call in flight. The hook refuses that, and the run ends with 79, naming the call."
+_STOPS = "The model only repeats the call in flight: the hook refuses it, and the run ends with 79."
+_LOST: Final = {"queued": "The agent keeps a prompt that is typed while a tool runs in its memory alone."}
+_DEFECT: Final = "A defect, unless chance: play the round again (see above)."
 _WHY: Final = {
     "naive: asked without need": _STOPS,
     "badly: asked without need": _STOPS,
     "naive: extra model calls": _STOPS,
     "badly: extra model calls": _STOPS,
     "badly: kills with an effect repeated": "The call had ended before the kill: made again, it runs.",
-    "kills with an effect repeated": "A defect, unless chance: play the round again (see below).",
-    "kills with an effect lost": "A defect, unless chance: play the round again (see below).",
+    "kills with an effect repeated": _DEFECT,
+    "kills with an effect lost": _DEFECT,
     "asked without need": "The recovery prompt left open what a look would have shown.",
     "told wrongly": "A tool that outlived its agent had its effect after the look (`wrapper`), or the look is wrong.",
     "not told": "The newest records had not reached the log, or the log has no call of that effect.",
@@ -384,6 +420,12 @@ _WHY: Final = {
     "seconds per call": "The intent is durable before the tool starts: hooks before and after each call, and a put.",
     "bytes per call": "The log and the session; most peers keep nothing outside of the machine.",
 }
+_CHART: Final = (
+    "<title>Kills with an effect repeated or lost, all models together</title>",
+    "<style>text{font:14px system-ui,sans-serif;fill:#24292f}.ours{fill:#2da44e}.peer{fill:#cf222e}</style>",
+    '<rect width="100%" height="100%" rx="8" fill="#fff"/>',
+    '<text x="16" y="24" font-weight="bold">Kills with an effect repeated or lost, all models together</text>',
+)
 _HEAD = """\
 # Crash benchmark
 
@@ -391,40 +433,49 @@ _HEAD = """\
 
 How often does a coding agent repeat or lose an effect when its machine dies? Each round is the real program, a scripted
 model on loopback, and a real SIGKILL. All ways to start again get the same kills. A ledger in the world, and nothing
-else, decides what was repeated or lost ([DRILL](DRILL.md)). Measured: {plan}, of {agents}.
+else, decides what was repeated or lost. Measured: {plan}, of {agents}.
 
-Three models stand for what real ones do after a crash: `well` believes a finding, verifies what is in doubt and asks
-where nothing can show it; `naive` reads no recovery prompt and runs again what has no result in its conversation;
-`badly` runs the last command again, whatever it reads. Three do what a small real model did: `respells` is `naive` in
-other words each time, `talks` says that it will check and ends its turn, `deaf` checks and runs the command again,
-whatever that shows.
+![A bar for each way to start again: the share of its kills with an effect repeated or lost](benchmark.svg)
 
+Three models stand for what real ones do after a crash: `well`, `naive` and `badly`. Three do what a small real model
+did: `respells`, `talks` and `deaf`. [Drill](DRILL.md#see-it-without-an-account) says what each does. [Behind this
+page](BENCHMARK-PEERS.md): what each peer is, how to read the counts, and what others that are called durable promise.
+
+## Kills with an effect repeated or lost
+"""
+_REPLAY = """\
 ```
 make bench-crash                      # play the rounds that are not kept, and write this page
-python -m bench.crash --tables        # each agent, model and kill point: repeated, lost, asked, seconds, bytes
+python -m bench.crash --tables        # each agent, model and kill point, with intervals: all that is counted
 python -m bench.crash --again --agent A --peer wal-agent --policy P --scenario S --point POINT   # one kill again
 ```
+"""
+_BEHIND = """\
+# Behind the crash benchmark
+
+<!-- Generated by: make bench-crash -->
+
+[The counts](BENCHMARK.md) are a page of their own.
 """
 _PRICE = """\
 ## The price: a person is asked
 
 Either the model asks, or it only repeats the call in flight and the run ends with exit code 79.
 
+| model | asked in kills | by exit code 79 | a look would have shown the outcome |
+|---|---|---|---|
 """
 _LIMITS = """\
 ## How to read it
 
 - The models are scripts, so that the peers differ and not the answers. Real models lie between them.
-- In brackets: 95 % Wilson intervals. They are wide; no single cell proves a difference.
+- No single cell proves a difference: `--tables` has the 95 % Wilson intervals, which are wide.
 - The row of a peer has only kills that wal-agent has played too.
 - The share of each kind of kill decides the totals. After a kill before the effect a blind repetition is right, after
-  one between effect and outcome it is wrong. `--tables` has each kind.
+  one between effect and outcome it is wrong.
 - An effect that is missing because a person was asked counts as asked, not as lost.
-- A prompt that was typed while a tool ran counts too. Codex, Gemini, pi and Qwen keep it in memory alone, and lose it.
-- Times are of a shared machine with two cores; a few hundred milliseconds are noise. [PERFORMANCE](PERFORMANCE.md) has
-  those of wal-agent alone.
-- A round that does not end within ten minutes is not kept. Codex has no rounds in the background: it ends what a
-  command leaves running.
+- Times are of a shared machine with two cores; a few hundred milliseconds are noise.
+- A round that does not end within ten minutes is not kept. Codex has no rounds in the background.
 """
 _PEERS = """\
 ## Peers
@@ -436,10 +487,26 @@ _PEERS = """\
 | retry loop | A shell loop gives the task until the agent exits with 0. |
 | tmux loop | A detached tmux session with such a loop that resumes. |
 | sdk batched, sdk eager | Claude Agent SDK with a SessionStore outside of the machine, in both flush modes. |
+| pi durable | An agent on Pi Durable, by its Python port and with the port's own tools; its storage outside of the machine. |
 | ferrofaction | That wrapper, written again from its description: a lock, transcript copies, a prompt to verify. |
 | wal-agent | `wal-agent run`, with the same command each time. |
 
-Not played: claude-squad and overdeck (at a restart they are the `tmux loop`), Temporal, DBOS and Restate (an agent as
-one activity is the `retry loop`), Entire CLI (restarts no agent), reinstate, vibe-kanban, ccmanager and
-s-universal-agent-recovery (could not be run on this machine). `bench/README.md` says how to add one.
+Not played: claude-squad and overdeck (at a restart they are the `tmux loop`), Entire CLI (restarts no agent),
+reinstate, vibe-kanban, ccmanager and s-universal-agent-recovery (could not be run on this machine). `generic` has no
+hooks, and so no calls to grade. `bench/README.md` says how to add a peer.
+"""
+_DURABLE: Final = """\
+## Others that are called durable
+
+Not played, so that they have no figures here. What each one's documentation says of a call that a crash cut off:
+
+| what | a call in flight | why it was not played |
+|---|---|---|
+| cua, `cua agent run --durable` | at most once where the agent asks for permission, else at least once, with a warning ([source](https://cua.ai/docs/spaces/guides/durable-agents)) | the program (0.9.0) refuses it without Cua Spaces, which could not be had |
+| `@trycua/pi-durable` | a shell command is not begun twice by the recovery: its outcome is adopted, or it ends as interrupted and leaves nothing in the workspace ([source](https://cua.ai/docs/cua-sdk/guides/durable-agent-guarantees)) | needs a sandbox of Cua |
+| Vercel, `@ai-sdk/workflow-harness` | the sandbox runs on, and the next step of the workflow attaches to the turn ([source](https://github.com/vercel/ai/pull/16315)) | needs a sandbox with a network |
+| Temporal, `temporalio-claude-agent-sdk` | approvals, hooks and tools of one's own are durable; Claude Code runs whole ([source](https://docs.temporal.io/develop/python/integrations/claude-agent-sdk)) | the package could not be had; an activity that starts the agent is the `retry loop` |
+| DBOS | a step runs at least once: again where its effect came before its checkpoint ([source](https://docs.dbos.dev/rust/tutorials/step-tutorial)) | an agent as a step is the `retry loop` |
+| Restate | a step is tried again until it succeeds, unless a limit is set ([source](https://docs.restate.dev/develop/python/durable-steps)) | an agent as a step is the `retry loop` |
+| durabl | effect and record are one transaction of its database ([source](https://github.com/Aad-im/durabl)) | a library for agents of one's own; effects elsewhere are in no transaction of it |
 """

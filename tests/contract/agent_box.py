@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import pty
@@ -11,7 +10,6 @@ import shutil
 import socket
 import struct
 import subprocess
-import sys
 import termios
 import threading
 import time
@@ -47,12 +45,7 @@ from wal_agent.rehearsal.demo import home_environment
 from wal_agent.rehearsal.model import Call, Model, Turn
 from wal_agent.supervise.ancestry import ancestry_of
 from wal_agent.supervise.callers import Callers, peer_of
-
-
-def adopt_orphans(adopt: bool) -> None:
-    """As `become_subreaper`, for a time."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(36, int(adopt), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+from wal_agent.supervise.processes import become_subreaper
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:
@@ -207,7 +200,7 @@ class Run:
     def __post_init__(self) -> None:
         self.dir = Path(f"/tmp/wal-{self.run}")  # a socket's path must be short
         self.dir.mkdir(mode=0o700)
-        adopt_orphans(True)  # as a supervisor: a hook that outlives its agent is still the agent's
+        become_subreaper()  # as a supervisor: a hook that outlives its agent is still the agent's
         lock = (self.dir / "lock").open("w")
         fcntl.flock(lock, fcntl.LOCK_EX)
         self._lock = lock
@@ -235,7 +228,7 @@ class Run:
         session = NewSession(self.session) if resume is None else ResumeSession(self.session, resume)
         cli = agent.locate(env)
         if isinstance(session, ResumeSession) and (journal := agent.capabilities.journal):
-            journal.restore(cli, session.id, box.ws, env)
+            journal.restore(cli, session.id, box.ws, env, False)
         made = agent.command(cli, args, session, tty, env)
         return Command(made.argv, env | made.env)
 
@@ -278,7 +271,7 @@ class Run:
         if self.server is not None:
             self.server.close()
             assert self.server.origins <= {"agent", "gone"}, "the agent's own hooks, and nobody else's"
-        adopt_orphans(False)  # the process has other tests
+        become_subreaper(False)  # the process has other tests
         self._lock.close()
         for path in self.injected.paths:
             shutil.rmtree(path, ignore_errors=True)
@@ -354,6 +347,6 @@ def popen(argv: Sequence[str], env: dict[str, str], cwd: Path) -> subprocess.Pop
     )
 
 
-def done(process: subprocess.Popen[str], seconds: float = 150) -> tuple[int, str, str]:
+def done(process: subprocess.Popen[str], seconds: float = 280) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=seconds)
     return process.returncode, out, err

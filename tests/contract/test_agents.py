@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.agent_box import Box, Run, done, wait_until
-from tests.tiers import tier
+from tests.tiers import SAME_CODE, each, tier
 from wal_agent.agents import AGENTS, hook_line, rehearsal_of
 from wal_agent.agents.base import (
     Agent,
@@ -35,7 +35,7 @@ from wal_agent.agents.conversation import LeftOut, carry
 from wal_agent.rehearsal.model import Called, HistoryText, Part, Returned, Turn
 
 HOOKED = [agent for agent in AGENTS.values() if rehearsal_of(agent) is not None]
-EACH = pytest.mark.parametrize("agent", HOOKED, ids=lambda agent: str(agent.name))
+EACH = each(HOOKED)
 LANES = [(agent, version) for agent in HOOKED for version in ("", *agent.also)]
 LANE_IDS = [f"{agent.name}{'@' * bool(version)}{version}" for agent, version in LANES]
 Program = Callable[..., Path]
@@ -246,7 +246,9 @@ def lose(agent: Agent, program: Path, base: Path) -> Lost:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(lane, marks=[pytest.mark.xdist_group(f"back-{i}"), *tier(lane[1])])
+        pytest.param(
+            lane, marks=[pytest.mark.xdist_group(f"back-{i}"), *tier(lane[1] or "same" * (lane[0].name in SAME_CODE))]
+        )
         for lane, i in zip(LANES, LANE_IDS, strict=True)
     ],
     ids=LANE_IDS,

@@ -5,103 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import acp
 import psutil
 import pytest
-from acp.schema import AllowedOutcome, ClientCapabilities, RequestPermissionResponse
 
-from tests.conftest import TESTS
-from tests.e2e.scene import LONG, Machine, Scene, opened, shell, until
-from wal_agent.agents import AGENTS
-from wal_agent.paths import PROGRAM
+from tests.e2e.editor import ABLE, NOTICE, Editor, connected, jobs, kill, lease_of, say, state_of
+from tests.e2e.scene import LONG, Scene, shell, until
 from wal_agent.rehearsal.model import HistoryText, Returned, Turn
-from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import read_lease
-from wal_agent.wal.reader import replay
 
 FIRST = "kimi"
-ABLE = sorted(name for name, agent in AGENTS.items() if agent.capabilities.serves_acp)
 EACH = [FIRST, *(pytest.param(name, marks=pytest.mark.deep) for name in ABLE if name != FIRST)]
-ADAPTERS = {
-    f"WAL_AGENT_{name.upper().replace('-', '_')}": str(TESTS.parent / ".tools/acp/node_modules/.bin" / name)
-    for name in ("claude-agent-acp", "codex-acp")
-} | {"INITIAL_AGENT_MODE": "agent-full-access"}  # the sandbox of Codex would leave a /tmp/.git on this machine
-NOTICE = "[wal-agent recovery] "
-
-
-class Editor:
-    """The client: it allows every call, and keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[Any] = []
-
-    async def request_permission(self, session_id: str, tool_call: Any, options: Any, **_: Any) -> Any:
-        allowed = next(option for option in options if option.kind.startswith("allow"))
-        return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=allowed.option_id))
-
-    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
-        self.told.append((session_id, update))
-
-    def on_connect(self, conn: Any) -> None:
-        pass
-
-    def text(self, kind: str = "agent_message_chunk") -> str:
-        return "".join(
-            getattr(each.content, "text", "") for _, each in self.told if each.session_update == kind and each.content
-        )
-
-
-@asynccontextmanager
-async def connected(machine: Machine, editor: Editor) -> AsyncIterator[tuple[Any, psutil.Process]]:
-    """`wal-agent acp` with this client, which has said initialize."""
-    command = (*PROGRAM, "acp", machine.agent, "--ttl", "6")
-    cwd = machine.root
-    err = (machine.root / f"{machine.name}.err").open("ab")
-    spawned = acp.spawn_agent_process(
-        editor,  # type: ignore[arg-type]
-        command[0],
-        *command[1:],
-        env={**machine.env(), **ADAPTERS},
-        cwd=cwd,
-        transport_kwargs={"stderr": err.fileno(), "shutdown_timeout": 60.0, "limit": 64 << 20},
-    )
-    with err:
-        async with spawned as (agent, process):
-            await agent.initialize(protocol_version=acp.PROTOCOL_VERSION, client_capabilities=ClientCapabilities())
-            yield agent, psutil.Process(process.pid)
-
-
-def say(text: str) -> list[Any]:
-    return [acp.text_block(text)]
-
-
-def kill(process: psutil.Process) -> None:
-    """All of it at once, as a machine that is lost."""
-    for each in [process, *process.children(recursive=True)]:
-        with suppress(psutil.Error):
-            each.kill()
-
-
-def jobs(scene: Scene) -> list[str]:
-    with opened(scene.url) as bucket:
-        return sorted(name for name in bucket.folders("") if name.startswith("job-"))
-
-
-def state_of(scene: Scene, job: str) -> Any:
-    with opened(scene.url) as bucket:
-        return replay(bucket, Keys(job)).state
-
-
-def lease_of(scene: Scene, job: str) -> str:
-    with opened(scene.url) as bucket:
-        seen = read_lease(bucket, Keys(job))
-    assert seen is not None
-    return seen.doc.state
 
 
 async def begin_long(scene: Scene, agent: Any) -> tuple[str, asyncio.Task[Any]]:
@@ -209,6 +126,43 @@ def test_two_sessions_of_one_client_are_two_jobs(scene: Scene) -> None:
     calls = [[r["call"] for r in scene.records(job) if r["type"] == "intent"] for job in jobs(scene)]
     assert calls == [[1], [1]]
     assert [lease_of(scene, job) for job in jobs(scene)] == ["closed", "closed"]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("scene", ["claude", "kimi", "opencode"], indirect=True)
+def test_a_fork_is_a_job_of_its_own(scene: Scene) -> None:
+    """I1, I3: the fork's calls are in its own log from the first prompt on; both sessions come back after a crash, on
+    another machine too, which has a note of the first one that it loads."""
+    machine = scene.machine("a")
+
+    async def first() -> tuple[str, str]:
+        async with connected(machine, Editor()) as (agent, process):
+            scene.script(Turn(calls=[shell("echo one > one", scene.agent)]), Turn(text="done"))
+            source = (await agent.new_session(cwd=str(scene.workspace), mcp_servers=[])).session_id
+            await agent.prompt(session_id=source, prompt=say("please do ONE"))
+            fork = (await agent.fork_session(cwd=str(scene.workspace), session_id=source, mcp_servers=[])).session_id
+            scene.script(Turn(calls=[shell("echo two > two", scene.agent)]), Turn(text="done"))
+            await agent.prompt(session_id=fork, prompt=say("please do TWO"))
+            kill(process)
+            return source, fork
+
+    async def said(session: str) -> str:
+        async with connected(machine, Editor()) as (agent, _):
+            await agent.load_session(cwd=str(scene.workspace), session_id=session, mcp_servers=[])
+            scene.script(Turn(text="fine"))
+            await agent.prompt(session_id=session, prompt=say("go on"))
+            return "".join(part.text for part in scene.model.history() if isinstance(part, HistoryText))
+
+    with suppress(ConnectionError):
+        source, fork = asyncio.run(first())
+    calls = [[r["input"]["data"] for r in scene.records(job) if r["type"] == "intent"] for job in jobs(scene)]
+    assert sorted("one > one" in only for (only,) in calls) == [False, True], calls
+    machine.end()
+    machine.lost()
+    machine = scene.machine("b")
+    whole, old = asyncio.run(said(fork)), asyncio.run(said(source))
+    assert "please do ONE" in whole and "please do TWO" in whole
+    assert "please do ONE" in old and "please do TWO" not in old
 
 
 @pytest.mark.deep

@@ -41,10 +41,10 @@ def test_doctor_proves_that_an_allow_runs_and_a_deny_does_not(scene: Scene) -> N
 
 
 @pytest.mark.parametrize(
-    "scene", once((name for name in HOOKED if name not in ("opencode", "kimi")), "codex"), indirect=True
+    "scene", once((name for name in HOOKED if name not in ("opencode", "kilo", "kimi")), "codex"), indirect=True
 )
 def test_no_arguments_without_a_terminal(scene: Scene) -> None:
-    """I6: the exit code is the agent's own for no arguments and an empty stdin. (OpenCode waits for
+    """I6: the exit code is the agent's own for no arguments and an empty stdin. (OpenCode and Kilo wait for
     a terminal for ever, and Kimi shows its screen all the same and begins no session.)"""
     machine = scene.machine("vm-1")
     scene.script(Turn("bye"))
@@ -136,7 +136,7 @@ for word in args:
             kept.pop()
         continue
     kept.append(word)
-theirs = ("OPENCODE", "CLAUDE", "COPILOT", "PI")
+theirs = ("OPENCODE", "KILO", "CLAUDE", "COPILOT", "PI")
 for name in [n for n, v in os.environ.items() if ours in v and n.startswith(theirs)]:
     del os.environ[name]
 os.execv({program!r}, [{program!r}, *kept, *{more!r}])
@@ -174,6 +174,7 @@ OFF: dict[str, tuple[str, str, list[str]]] = {  # a file of the project with its
     "kimi": ("", "", ["acp"]),  # only the user's own settings have them; here its orders come from elsewhere
     "pi": ("", "", ["--mode", "rpc"]),  # its hooks cannot be switched off; here its orders come from elsewhere
     "opencode": ("", "", ["--pure"]),
+    "kilo": ("", "", ["--pure"]),
     "qwen": (".qwen/settings.json", '{"disableAllHooks": true}', []),
 }
 

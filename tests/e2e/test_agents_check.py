@@ -17,12 +17,26 @@ from tests.tiers import once
 
 ROOT = Path(__file__).resolve().parents[2]
 LIES = {
+    "prompt": ('short = "p=prompt"', 'short = "r=resume"', "hold the prompt"),
     "session": ('main = "{session}.jsonl"', 'main = "{session}.json"', "main file"),
     "start-of-a-tool": ("PreToolUse =", "BeforeTool =", "denied"),
     "end-of-a-tool": ("PostToolUse =", "AfterTool =", "its end behind it"),
     "result": ('where = { type = "result" }, id = "id"', 'where = { type = "result" }, id = "call"', "call's end"),
     "resume": ('session = ["resume"]', 'session = ["continue"]', "resume"),
     "turn": ("Stop =", "End =", "turn's end"),
+    "refused": (r"\Awal-agent did not run this", r"\Awal-agent refused this", "record is read as refused"),
+    "input-of-a-hook": (
+        "PreToolUse = {",
+        'PreToolUse = { input = "args",',
+        'nothing is at input = "args";',
+    ),
+    "result-of-a-hook": (
+        'PostToolUse = { means = "tool_ended"',
+        'PostToolUse = { means = "tool_ended", result = "out"',
+        "tells what a tool printed",
+    ),
+    "result-in-the-session": ('result = "output"', 'result = "out"', "read as refused"),
+    "time": ('time = "timestamp"', 'time = "id"', "of the clock"),
     "tools": ('tools_of = "claude"', 'tools_of = "gemini"', "shell"),
 }
 
@@ -49,6 +63,7 @@ def test_what_does_not_hold_is_named(lie: str, tmp_path: Path) -> None:
         timeout=200,
     )
     assert done.returncode == 78, done.stderr
-    failed = [proof["what"] for proof in json.loads(done.stdout)["proofs"] if not proof["ok"]]
+    failed = [f"{proof['what']}: {proof['detail']}" for proof in json.loads(done.stdout)["proofs"] if not proof["ok"]]
     assert any(claim in what for what in failed), failed
+    assert not any("a bug in wal-agent" in what for what in failed), failed
     assert not (tmp_path / ".toy").exists(), "it uses a scratch HOME"

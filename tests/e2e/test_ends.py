@@ -134,6 +134,11 @@ def _charge(scene: Scene, machine: Machine, agent: str) -> tuple[Call, Path]:
     return (tool, {**input, **escalated}), ledger
 
 
+def _is_paid(ledger: Path) -> bool:
+    """The shell makes the file before it writes there."""
+    return ledger.exists() and ledger.stat().st_size > 0
+
+
 def _cut_short(scene: Scene, machine: Machine, call: int, charge: Call, ledger: Path) -> None:
     """It is open, the next start is told of it alone, and an equal call is refused until something has looked."""
     status = machine.status()
@@ -178,7 +183,7 @@ def test_a_tool_that_a_signal_stopped_stays_open(scene: Scene, to: str, number: 
     machine.enter = ("setsid",)
     run = machine.run(*machine.rehearsal.args("please do the work"), options=["--drain", "4"])
     machine.enter = ()
-    until(ledger.exists, "it is paid")
+    until(lambda: _is_paid(ledger), "it is paid")
     os.killpg(run.pid, number)
     run.wait()
     assert [r["state"] for r in scene.records() if r["type"] == "turn"] == ["started"], "no turn was completed"
@@ -259,9 +264,9 @@ def test_a_yes_and_an_esc_in_the_tool_leave_it_open(scene: Scene) -> None:
         for _ in range(20):  # an Enter may come too soon
             if talk:
                 term.press("Enter")
-            if _happens(ledger.exists, 3):
+            if _happens(lambda: _is_paid(ledger), 3):
                 break
-        assert ledger.exists(), term.screen()
+        assert _is_paid(ledger), term.screen()
         if scene.agent != "copilot":
             until(lambda: machine.status()["phase"] == "executing_tools", "the question is over")
         _escape(term, scene, "cut")
@@ -288,7 +293,7 @@ def test_what_auto_mode_asks_is_known_until_the_tool_runs(scene: Scene) -> None:
         term.shows("Do you want to proceed")
         assert machine.status()["phase"] == "awaiting_approval"
         term.press("Down", "Enter")
-        until(ledger.exists, "it is paid")
+        until(lambda: _is_paid(ledger), "it is paid")
         until(lambda: machine.status()["phase"] == "executing_tools", "the question is over")
         _escape(term, scene, "cut")
         _leave(term)
@@ -337,7 +342,7 @@ def test_what_nobody_looked_at_is_told_to_each_new_session(scene: Scene) -> None
     charge, ledger = _charge(scene, machine, "")
     scene.script(Turn(calls=[charge]), Turn(text="never"))
     run = machine.run(*machine.rehearsal.args(TASK))
-    until(ledger.exists, "it is paid")
+    until(lambda: _is_paid(ledger), "it is paid")
     run.kill()
     run.died()
     machine.end()
@@ -362,7 +367,7 @@ def test_a_pause_in_a_tool_leaves_it_open_and_the_task_goes_on(scene: Scene) -> 
     charge, ledger = _charge(scene, machine, "")
     scene.script(Turn(calls=[charge]), *[Turn(text="I am back.", when="was paused")] * 3)
     run = machine.run(*machine.rehearsal.args(TASK))
-    until(ledger.exists, "it is paid")
+    until(lambda: _is_paid(ledger), "it is paid")
     paused = machine.cli("pause", "--for", "1s", "--reason", "a look")
     assert paused.returncode == 0, paused.stderr
     run.wait()
@@ -387,7 +392,7 @@ def test_a_notice_and_a_persons_stop_in_a_tool_leave_it_open(scene: Scene, how: 
     with metadata() as cloud:
         options = ["--drain", "4", "--preemption", "gcp"]
         run = machine.run(*machine.rehearsal.args(TASK), options=options, GCE_METADATA_HOST=cloud.host)
-        until(ledger.exists, "it is paid")
+        until(lambda: _is_paid(ledger), "it is paid")
         if how == "notice":
             cloud.asked(PREEMPTED, 2)
             cloud.preempt()
@@ -425,7 +430,7 @@ def test_a_server_and_a_charge_in_the_background_end_with_the_run_and_are_named(
     scene.script(Turn(calls=[_behind(scene, server, "one"), _behind(scene, charge, "two")]), Turn(text="never"))
     scene.hold_turn(1)
     run = machine.run(*machine.rehearsal.args(TASK), PATH=f"{npx.parent}:{os.environ['PATH']}")
-    until(lambda: scene.side() == ["up"] and ledger.exists(), "both run")
+    until(lambda: scene.side() == ["up"] and _is_paid(ledger), "both run")
     until(lambda: sum(kind == "runs_on" for kind, _ in _ends(scene)) == 2, "both are in the background")
     inputs = {r["call"]: r["input"]["data"] for r in scene.records() if r["type"] == "intent"}
     served = {r["call"]: r.get("serves", False) for r in scene.records() if r["type"] == "runs_on"}
@@ -471,7 +476,7 @@ def test_a_window_that_is_closed_during_a_tool_leaves_it_open(scene: Scene) -> N
     scene.script(Turn(calls=[charge]), Turn(text="never"))
     term = Terminal(machine, talk.args)
     try:
-        until(ledger.exists, "it is paid")
+        until(lambda: _is_paid(ledger), "it is paid")
         run = term.wrapper()
     finally:
         term.close()
@@ -618,9 +623,8 @@ def test_what_copilot_scheduled_is_named_where_it_did_not_travel(scene: Scene, e
     assert any("`/every`" in text and "look at the build" in text for text in told) == elsewhere
 
 
-@pytest.mark.parametrize("scene", once(PROMPTED, "codex"), indirect=True)
-def test_at_a_terminal_the_notice_waits_for_the_persons_next_prompt(scene: Scene) -> None:
-    """The agent acted on it by itself, in a turn that nobody had asked for."""
+def _killed_in_a_call(scene: Scene) -> tuple[Machine, int]:
+    """Behind a payment; the next start's model looks, and says that it was made. And how many requests there were."""
     machine = scene.machine("vm")
     scene.script(Turn(calls=[machine.rehearsal.shell("echo paid >> side; sleep 600")]))
     run = machine.run(*machine.rehearsal.args(TASK))
@@ -630,7 +634,14 @@ def test_at_a_terminal_the_notice_waits_for_the_persons_next_prompt(scene: Scene
     run.kill()
     run.wait()
     seen = len(scene.model.requests)
-    scene.script(Turn(text="It was paid once."))
+    scene.script(Turn(calls=[machine.rehearsal.shell("cat side")]), Turn(text="It was paid once."))
+    return machine, seen
+
+
+@pytest.mark.parametrize("scene", once(PROMPTED, "codex"), indirect=True)
+def test_at_a_terminal_the_notice_waits_for_the_persons_next_prompt(scene: Scene) -> None:
+    """The agent acted on it by itself, in a turn that nobody had asked for."""
+    machine, seen = _killed_in_a_call(scene)
     term = Terminal(machine, machine.rehearsal.interactive_args(TASK) or (), options=["--wait"])
     try:
         until(lambda: any(r["type"] == "recovery" for r in scene.records()), "it is recovered")
@@ -656,15 +667,7 @@ def test_at_a_terminal_the_notice_waits_for_the_persons_next_prompt(scene: Scene
 @pytest.mark.parametrize("scene", once(ALL, "codex"), indirect=True)
 def test_a_run_without_arguments_goes_on_as_the_lost_one_also_at_a_terminal(scene: Scene) -> None:
     """The lost run had a task and nobody to talk to, and so has this one. The log's arguments say so."""
-    machine = scene.machine("vm")
-    scene.script(Turn(calls=[machine.rehearsal.shell("echo paid >> side; sleep 600")]))
-    run = machine.run(*machine.rehearsal.args(TASK))
-    until(lambda: scene.side() == ["paid"], "it is paid")
-    until(lambda: TASK.encode() in scene.conversation(), "it has the task")
-    run.kill()
-    run.wait()
-    seen = len(scene.model.requests)
-    scene.script(Turn(text="It was paid once."))
+    machine, seen = _killed_in_a_call(scene)
     term = Terminal(machine, (), options=["--wait"])
     try:
         until(lambda: machine.status()["state"] == "closed", "it has ended by itself", 60)
@@ -707,12 +710,13 @@ def test_a_prompt_typed_while_a_tool_runs_is_told_after_a_kill(scene: Scene) -> 
 
 
 def _type(term: Terminal, text: str, sent: Callable[[], bool]) -> None:
-    """Type a prompt once the agent takes one, and send it: keys that come too soon are lost, or part of a paste."""
+    """Type a prompt once the agent takes one, and send it: keys that come too soon are lost, or part of a paste.
+    Text that the terminal shows late must not be typed twice."""
     for _ in range(30):
         if term.showed(text, within=0.1):
             break
         term.type(text)
-        term.showed(text, within=2)
+        term.showed(text, within=15)
     for _ in range(20):
         term.press("Enter")
         if _happens(sent, 2):

@@ -38,6 +38,19 @@ class Pair:
         return ["\n".join(part.text for part in machine.model.history(n) if isinstance(part, HistoryText)) for n in
                 range(len(machine.model.requests))]  # fmt: skip
 
+    def lose_the_first(self) -> None:
+        """Its machine ends in its second call, behind a turn with PHRASE."""
+        scene, first = self.scene, self.first
+        scene.script(
+            Turn(PHRASE, calls=[first.rehearsal.shell("echo one >> side")]),
+            Turn(calls=[first.rehearsal.shell("echo two >> side; sleep 1000")]),
+        )
+        run = first.run(*first.rehearsal.args(TASK))
+        until(lambda: "two" in scene.side(), "the second call runs")
+        run.kill()
+        run.died()
+        first.end()
+
 
 @pytest.fixture
 def pair(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Pair]:
@@ -68,15 +81,7 @@ def test_a_job_goes_to_another_agent_and_back(pair: Pair) -> None:
     """I8: the call in flight is reported to the other agent. I1: no effect happens twice. On its way back the first
     agent has its own conversation, and learns what the other one did."""
     scene, first, other = pair.scene, pair.first, pair.other
-    scene.script(
-        Turn(PHRASE, calls=[first.rehearsal.shell("echo one >> side")]),
-        Turn(calls=[first.rehearsal.shell("echo two >> side; sleep 1000")]),
-    )
-    run = first.run(*first.rehearsal.args(TASK))
-    until(lambda: "two" in scene.side(), "the second call runs")
-    run.kill()
-    run.died()
-    first.end()
+    pair.lose_the_first()
 
     refused = other.run(*other.rehearsal.args("go on now"), wait=True)
     assert refused.process.returncode == 78 and "--handoff" in refused.stderr()
@@ -132,16 +137,8 @@ def test_the_third_agent_has_what_the_first_said_although_the_second_is_not_logg
     pair: Pair, tmp_path: Path, agent_cli: Callable[[str], Path]
 ) -> None:
     """I8: Codex finds no key, and ends without a word. Gemini reads Claude's transcript, and its calls as Claude's."""
-    scene, first, last = pair.scene, pair.first, pair.other
-    scene.script(
-        Turn(PHRASE, calls=[first.rehearsal.shell("echo one >> side")]),
-        Turn(calls=[first.rehearsal.shell("echo two >> side; sleep 1000")]),
-    )
-    run = first.run(*first.rehearsal.args(TASK))
-    until(lambda: "two" in scene.side(), "the second call runs")
-    run.kill()
-    run.died()
-    first.end()
+    scene, last = pair.scene, pair.other
+    pair.lose_the_first()
 
     codex = Machine(
         tmp_path, "vm-3", scene.url, last.model, agent_cli("codex"), scene.workspace, kernel="vm-1", agent="codex"

@@ -19,6 +19,7 @@ NAMES: Final[Mapping[str, str]] = {
     "codex": "mcp__wal_agent::{}",
     "copilot": "wal-agent-{}",
     "gemini": "mcp_wal-agent_{}",
+    "kilo": "wal-agent_{}",
     "opencode": "wal-agent_{}",
     "qwen": "mcp__wal-agent__{}",
 }
@@ -28,15 +29,17 @@ CLOSED: Final[Mapping[str, Sequence[str]]] = {
     "codex": ("exec", "-c", "features.shell_tool=false", "--skip-git-repo-check"),
     "copilot": ("--deny-tool=shell", "--prompt"),
     "gemini": ("-m", "gemini-2.5-pro", "--prompt"),
+    "kilo": ("run",),
     "opencode": ("run",),
     "qwen": ("--exclude-tools=run_shell_command", "--prompt"),
 }
-SHUT = {"OPENCODE_PERMISSION": json.dumps({"bash": "deny"})}
+SHUT = {f"{name}_PERMISSION": json.dumps({"bash": "deny"}) for name in ("OPENCODE", "KILO")}
 # A look at the effect by other tools; Codex has none to read a text with.
 LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     "claude": ("Read", "file_path"),
     "copilot": ("view", "path"),
     "gemini": ("read_file", "file_path"),
+    "kilo": ("read", "filePath"),
     "opencode": ("read", "filePath"),
     "qwen": ("read_file", "file_path"),
 }

@@ -31,6 +31,7 @@ SAVED = re.compile(r"^(?:wal-agent: )?job job, saved to .*$|^wal-agent: .*$", re
 KNOWN = {
     "codex": r"for agents · \? for shortcuts",  # without wal-agent, it also counts warnings of its daemon
     "copilot": r"No copilot-instructions\.md found",  # it has one: the standing text
+    "kilo": r"Generation speed|Cache rate",  # with a fraction or without, as the moment has it
     # pi lists what `-e` names, and warns about tmux at any moment
     "pi": r"\[Extensions\]|^ *pi\.ts|tmux extended-keys",
     "qwen": r"Read context files",  # with the standing text's
@@ -68,7 +69,10 @@ class Side:
         return "\n".join(line for line in lines if line and not unwanted.search(line))
 
     def asked(self, times: int) -> None:
-        until(lambda: len(self.model.requests) >= times, f"the model is asked {times} times")
+        try:
+            until(lambda: len(self.model.requests) >= times, f"the model is asked {times} times")
+        except AssertionError as error:
+            raise AssertionError(f"{self.root.name}: {error}\n{self.terminal.screen()}") from None
 
     def close(self) -> None:
         for hold in self.holds:

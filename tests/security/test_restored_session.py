@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from tests.contract.agent_box import Box, Run, done
+from tests.tiers import each
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.agents.base import Agent
 from wal_agent.agents.conversation import Fields, Records, fields
@@ -35,9 +35,9 @@ from wal_agent.wal.store import JobStore
 
 Json = dict[str, Any]
 HOOKED = [agent for agent in AGENTS.values() if rehearsal_of(agent) is not None]
-EACH = pytest.mark.parametrize("agent", HOOKED, ids=lambda agent: str(agent.name))
+EACH = each(HOOKED)
 UUID = "01a21af2-0f2c-77dd-9231-7ab89f5773eb"
-SESSIONS = {"opencode": "ses_" + "a" * 26, "qwen": "7b7e2f82-1ff6-4fdc-974a-b75b019ab015"}
+SESSIONS = {"opencode": "ses_" + "a" * 26, "kilo": "ses_" + "a" * 26, "qwen": "7b7e2f82-1ff6-4fdc-974a-b75b019ab015"}
 TIME = "2026-11-27T02:59:52.004Z"
 ELSEWHERE = "/etc"
 ALLOW = [{"permission": "bash", "pattern": "*", "action": "allow"}]
@@ -132,7 +132,7 @@ def opencode(main: list[Json], ws: Path) -> list[Json]:
     row |= {"agent": "evil", "model": json.dumps({"id": "evil", "providerID": "scripted"})}
     model = {"providerID": "scripted", "modelID": "evil"}
     asked = {"role": "user", "time": {"created": 1764212392001}, "agent": "evil", "model": model, "system": "EVIL1"}
-    id, part = "msg_a00000000001aaaaaaaaaaaaaa", "prt_a00000000001aaaaaaaaaaaaaa"
+    id, part = "msg_ac340c041001aaaaaaaaaaaaaa", "prt_ac340c041001aaaaaaaaaaaaaa"
     at = {"session": SESSIONS["opencode"], "created": 1764212392001}
     return [
         {"type": "session", "id": SESSIONS["opencode"], "row": row},
@@ -184,13 +184,15 @@ def kimi(main: list[Json], ws: Path) -> list[Json]:
 _ABOUT = b'{"version":2,"cwd":"/etc","agents":{"main":{"homedir":"/etc"}},"custom":{"x":"EVIL5"}}'
 ABOUT = {"kimi": {"state.json": _ABOUT}}  # files beside the main one, without which there is no session
 MAKE: dict[str, Callable[[list[Json], Path], list[Json]]] = {
-    each.__name__: each for each in (claude, codex, copilot, gemini, kimi, opencode, pi, qwen)
+    **{make.__name__: make for make in (claude, codex, copilot, gemini, kimi, opencode, pi, qwen)},
+    "kilo": opencode,
 }
 # As a person types them who gives no permission; Codex's are those of a run that has all.
 ARGS = {
     "claude": ("--print", "do it"),
     "copilot": ("--prompt", "do it"),
     "gemini": ("--prompt", "do it"),
+    "kilo": ("run", "do it"),
     "kimi": ("--prompt", "do it"),
     "opencode": ("run", "do it"),
     "pi": ("-p", "do it"),
@@ -226,22 +228,22 @@ def put_back(agent: Agent, data: bytes, ws: Path, env: dict[str, str], kept: Pat
 
 
 def own_choice(box: Box) -> None:
-    """What this person has chosen: a model of two, and for OpenCode no shell."""
+    """What this person has chosen: a model of two, and for OpenCode and Kilo Code no shell."""
     if box.agent.name == "pi":
         models = next(box.home.rglob("models.json"))
         known = json.loads(models.read_text())
         known["providers"]["scripted"]["models"].append({"id": "evil"})
         models.write_text(json.dumps(known))
         models.with_name("settings.json").write_text('{"defaultProvider": "scripted", "defaultModel": "scripted"}')
-    if box.agent.name == "opencode":
-        file = box.home / ".config/opencode/opencode.json"
+    if box.agent.name in ("opencode", "kilo"):
+        file = box.home / f".config/{box.agent.name}/{box.agent.name}.json"
         config = json.loads(file.read_text())
         config["permission"] = {"bash": "deny"}
         config["provider"]["scripted"]["models"]["evil"] = {"name": "evil"}
         config["agent"] = {"evil": {"mode": "primary", "prompt": "EVIL9", "permission": {"bash": "allow"}}}
         del config["model"]
         file.write_text(json.dumps(config))
-    if box.agent.name in ("pi", "opencode"):
+    if box.agent.name in ("pi", "opencode", "kilo"):
         box.env = lambda model: box.user_env  # type: ignore[method-assign]
 
 
@@ -308,8 +310,9 @@ PROGRAMS = {  # below .tools, and a word beside which the program's own code nam
     "codex": ("npm/node_modules/@openai/codex-linux-x64/vendor/*/bin/codex", b"base_instructions"),
     "copilot": ("copilot/pkg/*/*/schemas/session-events.schema.json", b"session.permissions_changed"),
     "gemini": ("npm/node_modules/@google/gemini-cli/bundle/chunk-*.js", b"memoryScratchpad"),
+    "kilo": ("npm/node_modules/@kilocode/cli/bin/.kilo", b"summary_additions"),
     "kimi": ("npm/node_modules/@moonshot-ai/kimi-code/dist/main.mjs", b"context.append_loop_event"),
-    "opencode": ("npm/node_modules/opencode-linux-x64/bin/opencode", b"summary_additions"),
+    "opencode": ("npm/node_modules/opencode-ai/bin/opencode.exe", b"summary_additions"),
     "pi": ("npm/node_modules/@earendil-works/pi-coding-agent/dist/core/session-manager.js", b"model_change"),
     "qwen": ("npm/node_modules/@qwen-code/qwen-code/chunks/chunk-*.js", b"session_model"),
 }
@@ -363,7 +366,7 @@ def allowed(agent: Agent) -> set[str]:
     if isinstance(agent, Declared):
         lists = [{kind: fields(kept) for kind, kept in agent.about.session.travels.items()}]
     else:
-        module = import_module(f"wal_agent.agents.{agent.name}.conversation")
+        module = import_module(agent.travels.__module__)
         known = {name: value for name, value in vars(module).items() if not name.startswith("__")}
         lists = [value for value in known.values() if isinstance(value, dict) and value]
     return {name for kept in lists for name in names_of(kept)} | STRUCTURE

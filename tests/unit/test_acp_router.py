@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+import acp
+import acp.meta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,14 +66,153 @@ def opened(router: Router, at: int = 10, session: str = "s1", folder: str = "/wo
 def test_the_client_is_told_nothing_that_cannot_be_kept() -> None:
     router = Router()
     mine = {"fs": {"readTextFile": True}, "terminal": True}
-    passed = ask("initialize", 1, clientCapabilities={**mine, "terminal": False})
-    assert router.from_client(ask("initialize", 1, clientCapabilities=mine)) == [ToAgent(RECEPTION, passed)]
-    able = {"loadSession": True, "sessionCapabilities": {"list": {}, "fork": {}, "additionalDirectories": {}}}
+    passed = ask("initialize", 1, protocolVersion=1, clientCapabilities={**mine, "terminal": False})
+    asked = ask("initialize", 1, protocolVersion=2, clientCapabilities=mine)
+    assert router.from_client(asked) == [ToAgent(RECEPTION, passed)]
+    kept = {"loadSession": True, "sessionCapabilities": {"list": {}, "fork": {}}, "mcpCapabilities": {"http": True}}
+    able = {
+        **kept,
+        "sessionCapabilities": {"list": {}, "fork": {}, "delete": {}, "additionalDirectories": {}},
+        "mcpCapabilities": {"http": True, "acp": True},
+        "providers": {},
+        "nes": {},
+    }
     (told,) = router.from_agent(RECEPTION, answer(1, agentCapabilities=able))
     assert isinstance(told, ToClient)
-    kept = {"loadSession": True, "sessionCapabilities": {"list": {}}}
     assert told.message["result"]["agentCapabilities"] == kept
-    assert code(router.from_client(ask("session/fork", 2, sessionId="s1"))) == NO_METHOD
+
+    whole = begun(**able)
+    without = Router(forks=False)
+    without.from_client(asked)
+    (told,) = without.from_agent(RECEPTION, answer(1, agentCapabilities=able))
+    assert isinstance(told, ToClient)
+    assert "fork" not in told.message["result"]["agentCapabilities"]["sessionCapabilities"]
+    for router in (without, whole):
+        opened(router)
+    fork = ask("session/fork", 12, sessionId="s1", cwd="/work")
+    assert code(without.from_client(fork)) == NO_METHOD
+    assert isinstance(whole.from_client(fork)[0], Begin)
+
+
+# What becomes of each request and notification of the protocol's schema that a client may send: it goes to the
+# reception, to the agent of its session, begins a run, or is refused.
+WAYS: dict[str, Literal["reception", "session", "run", "refused"]] = {
+    "initialize": "reception",
+    "authenticate": "reception",
+    "logout": "reception",
+    "session/list": "reception",
+    "session/new": "run",
+    "session/load": "run",
+    "session/resume": "run",
+    "session/fork": "run",
+    "session/prompt": "session",
+    "session/cancel": "session",
+    "session/close": "session",
+    "session/set_mode": "session",
+    "session/set_config_option": "session",
+    "session/delete": "refused",
+    "providers/list": "refused",
+    "providers/set": "refused",
+    "providers/disable": "refused",
+    "mcp/message": "refused",
+    **dict.fromkeys((f"nes/{name}" for name in ("start", "suggest", "accept", "reject", "close")), "refused"),
+    **dict.fromkeys((f"document/did{name}" for name in ("Open", "Change", "Close", "Save", "Focus")), "refused"),
+}
+
+
+def test_each_method_of_the_schema_has_a_way() -> None:
+    """I1: the reception, whose hooks are silent, gets nothing that could run a tool."""
+    assert WAYS.keys() == set(acp.meta.AGENT_METHODS.values())
+    for method, way in WAYS.items():
+        router = begun()
+        agent, other = opened(router, 10, "s1"), opened(router, 11, "s2")
+        named = "s3" if method in ("session/load", "session/resume") else "s2"
+        (first, *_) = router.from_client(
+            ask(method, 12, cwd="/work", **({"sessionId": named} if way != "refused" else {}))
+        )
+        match way:
+            case "reception":
+                assert isinstance(first, ToAgent) and first.agent == RECEPTION, method
+            case "session":
+                assert isinstance(first, ToAgent) and first.agent == other, method
+            case "run":
+                assert isinstance(first, Begin) and first.agent not in (agent, other), method
+            case "refused":
+                assert code([first]) == NO_METHOD, method
+    assert code(router.from_client(ask("session/delete", 13, sessionId="s1"))) == NO_METHOD
+
+
+# What becomes of each request and notification of an agent's.
+FROM_AGENT: dict[str, Literal["client", "refused"]] = {
+    "session/request_permission": "client",
+    "session/update": "client",
+    "fs/write_text_file": "client",
+    "fs/read_text_file": "client",
+    "elicitation/create": "client",
+    "elicitation/complete": "client",
+    **dict.fromkeys(
+        (f"terminal/{name}" for name in ("create", "output", "release", "wait_for_exit", "kill")), "refused"
+    ),
+    **dict.fromkeys((f"mcp/{name}" for name in ("connect", "message", "disconnect")), "refused"),
+}
+
+
+def test_an_agent_gets_from_the_client_what_it_was_told_that_it_may() -> None:
+    """I8: no command runs in the editor's terminal, where nothing proves what became of it."""
+    assert FROM_AGENT.keys() == set(acp.meta.CLIENT_METHODS.values())
+    router = begun()
+    agent = opened(router)
+    for method, way in FROM_AGENT.items():
+        (only,) = router.from_agent(agent, ask(method, 0, sessionId="s1"))
+        if way == "client":
+            assert isinstance(only, ToClient), method
+        else:
+            assert isinstance(only, ToAgent), method
+            assert (only.agent, only.message["error"]["code"]) == (agent, NO_METHOD)
+
+
+@pytest.mark.parametrize("method", ["_session/rename", "qwen/control/session/close", "session/set_model", "x"])
+def test_a_method_that_the_schema_lacks_needs_a_session_that_is_open(method: str) -> None:
+    """I1: an agent's own extensions reach only agents whose hooks log."""
+    router = begun()
+    agent = opened(router)
+    asked = ask(method, 12, sessionId="s1")
+    assert router.from_client(asked) == [ToAgent(agent, asked)]
+    assert code(router.from_client(ask(method, 13, sessionId="s2"))) == INVALID_PARAMS
+    assert code(router.from_client(ask(method, 14))) == NO_METHOD
+    assert router.from_client({"jsonrpc": "2.0", "method": method, "params": {}}) == []
+
+
+def test_a_fork_is_a_run_of_its_own_made_by_the_agent_from_its_copy() -> None:
+    router = begun()
+    source = opened(router, 10, "s1", "/source")
+    fork = ask("session/fork", 11, sessionId="s1", cwd="/work")
+    assert code(router.from_client({**fork, "params": {"sessionId": "s2", "cwd": "/work"}})) == INVALID_PARAMS
+    router.from_client(ask("session/prompt", 12, sessionId="s1"))
+    assert code(router.from_client(fork)) == INVALID_REQUEST, "its turn may make a call that the fork would not know of"
+    router.from_agent(source, answer(12, stopReason="end_turn"))
+    (begin,) = router.from_client(fork)
+    assert isinstance(begin, Begin)
+    assert (begin.session, begin.source) == ("", ("s1", "/source"))
+    assert router.from_agent(begin.agent, answer("wal-agent")) == [ToAgent(begin.agent, fork)]
+    told = router.from_agent(begin.agent, answer(11, sessionId="s2"))
+    assert told == [ToClient(answer(11, sessionId="s2")), Opened(begin.agent, "s2", "/work", True)]
+    for session, agent in (("s1", source), ("s2", begin.agent)):
+        prompt = ask("session/prompt", f"p{session}", sessionId=session)
+        assert router.from_client(prompt) == [ToAgent(agent, prompt)]
+
+
+def test_agents_of_sessions_follow_a_login_and_new_ones_a_logout() -> None:
+    router = begun()
+    agent = opened(router)
+    router.from_client(ask("authenticate", 2, methodId="key"))
+    told, passed = router.from_agent(RECEPTION, answer(2))
+    assert told == ToClient(answer(2))
+    assert passed == ToAgent(agent, {**ask("authenticate", 2, methodId="key"), "id": "wal-agent"})
+    assert router.from_agent(agent, answer("wal-agent")) == []
+    router.from_client(ask("logout", 3))
+    router.from_agent(RECEPTION, answer(3))
+    opened(router, 11, "s2")
 
 
 def test_each_session_has_an_agent_of_its_own_that_is_set_up_as_the_client_did() -> None:

@@ -1,4 +1,4 @@
-"""happened.py: who looks on hears everything, and can break nothing."""
+"""events.py: who looks on hears everything, and can break nothing."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 
 from scripts.latest import PINS, ROOT, Answer, Pin, failures, moved, renamed, signs, source, spelled, suite
 from wal_agent.agents import AGENTS
-from wal_agent.agents.opencode.cli import PROGRAM
+from wal_agent.agents.opencode import OPENCODE as EDITION
 
 PIN: Pin = {"package": "@a/b", "version": "1.2.3", "also": ["1.0.0"]}
 
@@ -23,7 +23,7 @@ def test_the_version_before_goes_to_the_second_lane() -> None:
 def test_the_pins_keep_their_form() -> None:
     pins = json.loads(PINS.read_text())
     assert spelled(pins) == PINS.read_text()
-    assert tuple(pins["opencode"]["successors"]) == PROGRAM.successors
+    assert tuple(pins["opencode"]["successors"]) == EDITION.program.successors
     assert moved(pins["opencode"], "1.99.0")["successors"] == pins["opencode"]["successors"]
 
 

@@ -430,6 +430,7 @@ def test_every_target_is_in_the_help() -> None:
         "test-all",
         "deep",
         "fuzz",
+        "soak",
         *parts,
         "browser",
         "mutants",
@@ -465,6 +466,15 @@ def test_ci_says_in_its_last_line_why_ceph_was_not_tried_and_passes(tmp_path: Pa
         tmp_path, '[ "$1" != ceph ] || { mkdir -p .tools/ceph; echo no mirror >.tools/ceph/untried; exit 2; }'
     )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "CEPH WAS NOT TRIED: no mirror")
+
+
+def test_each_mutant_that_changes_nothing_is_of_a_line_that_stands() -> None:
+    rows = [row for row in (ROOT / "scripts/equivalent_mutants.txt").read_text().splitlines() if row[0] != "#"]
+    for row in rows:
+        path, rest = row.split(" | ", 1)
+        code = rest.rsplit(" | ", 2)[0]
+        assert code in map(str.strip, (ROOT / path).read_text().splitlines()), row
+    assert rows
 
 
 def run_ci(folder: Path, make: str, minutes: str = "24") -> subprocess.CompletedProcess[str]:

@@ -2,8 +2,9 @@
 
 Source: version 1 of the protocol, agentclientprotocol.com (JSON-RPC 2.0, one message a line). Messages pass unchanged
 but for the ids of an agent's own requests, since several agents may use the same. The client sees one agent. Behind it
-are the reception, an agent without a session, for what concerns none (initialize, authenticate, session/list),
-and for each session a run of its own, whose agent is given the client's `initialize` and `authenticate` first.
+are the reception, an agent without a session, for what concerns none, and for each session a run of its own, whose
+agent is given the client's `initialize` and `authenticate` first. The reception has no hooks: only what is named here
+goes to it, so that nothing runs there. Any method of a session goes to the agent of that session.
 """
 
 from __future__ import annotations
@@ -16,11 +17,20 @@ import msgspec
 Json = dict[str, Any]
 Id = str | int
 
+VERSION = 1  # of the protocol; some agents would serve a draft of the next one
 RECEPTION = 0  # the number of the agent without a session; runs are counted from 1
-OPENING = ("session/new", "session/load", "session/resume")
-ELSEWHERE = "session/fork"  # two sessions of one process would be two of one job
-CAPABILITIES_OUT = ("fork", "additionalDirectories")  # of sessions; other folders are not saved
+ALONE = ("initialize", "authenticate", "logout", "session/list")  # what the reception answers
+FORK = "session/fork"
+NEW = ("session/new", FORK)  # whose answer has the session's id
+KNOWN = ("session/load", "session/resume")
+DELETE = "session/delete"
+CAPABILITIES_OUT = {  # of the agent, by group; "": beside the groups
+    "": ("providers", "nes"),  # would be settings of the reception alone
+    "mcpCapabilities": ("acp",),  # its messages name no session
+    "sessionCapabilities": ("delete", "additionalDirectories"),  # the log stays; other folders are not saved
+}
 NO_TERMINAL = {"terminal": False}  # of the client: a command runs below its run, where what becomes of it is seen
+UNASKED = ("terminal/", "mcp/")  # what begins so is refused to an agent, which was told that there is no such thing
 CANCEL = "$/cancel_request"
 OURS = "wal-agent"  # the id of what only a run's agent is asked
 INVALID_REQUEST, NO_METHOD, INVALID_PARAMS, FAILED = -32600, -32601, -32602, -32603
@@ -37,12 +47,13 @@ class ToAgent(msgspec.Struct, frozen=True):
 
 class Begin(msgspec.Struct, frozen=True):
     """Start a run in `folder`, and send it `first`; `session`: the id of the session that it goes on with, "" for a new
-    one."""
+    one. `source`: the session and the folder of which it is to be a fork."""
 
     agent: int
     folder: str
     session: str
     first: Json
+    source: tuple[str, str] | None = None
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -75,12 +86,14 @@ class _Run(msgspec.Struct):
 
     opening: Json
     setup: list[Json]
+    folder: str
     session: str = ""
 
 
 class Router(msgspec.Struct):
-    """The state of one client's connection."""
+    """The state of one client's connection. `forks`: the agent's forks of sessions may be offered."""
 
+    forks: bool = True
     _setup: dict[str, Json] = {}  # by method: what each agent is asked first
     _runs: dict[int, _Run] = {}
     _asked: dict[Id, tuple[int, Json]] = {}  # the client's open requests, and who has them
@@ -100,20 +113,29 @@ class Router(msgspec.Struct):
             return [_refusal(known, INVALID_REQUEST, "The id of a request must be new, a string or a number.")]
         params = _object(message.get("params"))
         session = params.get("sessionId")
-        if method == ELSEWHERE:
-            return [_refusal(at, NO_METHOD, "wal-agent forks no session: each one is a job of its own.")]
-        live = self._live(session)
+        if method == FORK and not self.forks:
+            return [
+                _refusal(at, NO_METHOD, "A restored fork would lack its beginning. Start a new session: session/new.")
+            ]
+        if method == DELETE:
+            return [
+                _refusal(at, NO_METHOD, "wal-agent keeps each session's log. To delete one: wal-agent rm --job JOB")
+            ]
         if method == "initialize":
             able = {**_object(params.get("clientCapabilities")), **NO_TERMINAL}
-            return self._ask(RECEPTION, {**message, "params": {**params, "clientCapabilities": able}})
-        if method in OPENING and live is None:
-            return self._open(message, params)
-        if method == "session/list" or not isinstance(session, str):
+            asked = {**params, "protocolVersion": VERSION, "clientCapabilities": able}
+            return self._ask(RECEPTION, {**message, "params": asked})
+        if method in ALONE:
             return self._ask(RECEPTION, message)
-        if live is None:
+        live = self._live(session)
+        if method in NEW or (method in KNOWN and live is None):
+            return self._open(message, params, live)
+        if live is not None:
+            return self._ask(live, message)
+        if isinstance(session, str):
             why = f"No session {session!a:.80} is open here. Load it first: session/load."
             return [_refusal(at, INVALID_PARAMS, why)]
-        return self._ask(live, message)
+        return [_refusal(at, NO_METHOD, f"wal-agent passes {method!a:.80} on to no agent.")]
 
     def from_agent(self, agent: int, message: Json) -> list[Action]:
         """Return what a message of an agent's leads to."""
@@ -127,6 +149,8 @@ class Router(msgspec.Struct):
         if not isinstance(at, str | int):
             return []
         if isinstance(method, str):
+            if method.startswith(UNASKED):
+                return [ToAgent(agent, _refusal(at, NO_METHOD, f"The client has no {method!a:.80} here.").message)]
             self._forwarded += 1
             ours = f"{agent}.{self._forwarded}"
             self._asks[ours] = agent, at
@@ -163,24 +187,34 @@ class Router(msgspec.Struct):
             asked = self._asked.get(params.get("requestId", ""))
             return [] if asked is None else [ToAgent(asked[0], message)]
         live = self._live(params.get("sessionId"))
-        return [ToAgent(RECEPTION if live is None else live, message)]
+        return [] if live is None else [ToAgent(live, message)]
 
     def _ask(self, agent: int, message: Json) -> list[Action]:
         self._asked[message["id"]] = agent, message
         return [ToAgent(agent, message)]
 
-    def _open(self, message: Json, params: Mapping[str, Any]) -> list[Action]:
-        folder, session = params.get("cwd"), params.get("sessionId", "")
+    def _open(self, message: Json, params: Mapping[str, Any], live: int | None) -> list[Action]:
+        """`live`: the agent of the session that the message names."""
+        at, folder, session = message["id"], params.get("cwd"), params.get("sessionId", "")
         if "initialize" not in self._setup:
-            return [_refusal(message["id"], INVALID_REQUEST, "Send initialize first.")]
+            return [_refusal(at, INVALID_REQUEST, "Send initialize first.")]
         if not isinstance(folder, str) or not isinstance(session, str):
-            return [_refusal(message["id"], INVALID_PARAMS, "cwd and sessionId must be strings.")]
+            return [_refusal(at, INVALID_PARAMS, "cwd and sessionId must be strings.")]
+        source = None
+        if message["method"] == FORK:
+            if live is None:
+                return [
+                    _refusal(at, INVALID_PARAMS, f"No session {session!a:.80} is open here. Load it, then fork it.")
+                ]
+            if any(whose == live and asked["method"] == "session/prompt" for whose, asked in self._asked.values()):
+                return [_refusal(at, INVALID_REQUEST, "A turn of this session has not ended. Fork it when it has.")]
+            source = session, self._runs[live].folder
         self._begun += 1
         agent = self._begun
         first, *rest = [{**asked, "id": OURS} for asked in self._setup.values()]
-        self._runs[agent] = _Run(message, rest)
-        self._asked[message["id"]] = agent, message
-        return [Begin(agent, folder, session, first)]
+        self._runs[agent] = _Run(message, rest, folder)
+        self._asked[at] = agent, message
+        return [Begin(agent, folder, session if message["method"] in KNOWN else "", first, source)]
 
     def _live(self, session: object) -> int | None:
         return next((n for n, run in self._runs.items() if run.session and run.session == session), None)
@@ -189,7 +223,7 @@ class Router(msgspec.Struct):
 
     def _set_up(self, agent: int, message: Json) -> list[Action]:
         run = self._runs.get(agent)
-        if run is None:
+        if run is None or run.session:
             return []
         at = run.opening["id"]
         if "error" in message:
@@ -201,10 +235,15 @@ class Router(msgspec.Struct):
         """The agent has answered a request of the client's."""
         method, params, done = asked["method"], _object(asked.get("params")), "error" not in message
         result = _object(message.get("result"))
-        if method in ("initialize", "authenticate") and done:
-            self._setup[method] = asked
         if method == "initialize" and done:
-            return [ToClient({**message, "result": _without(result, CAPABILITIES_OUT)})]
+            self._setup[method] = asked
+            return [ToClient({**message, "result": self._without(result)})]
+        if method == "authenticate" and done:
+            self._setup[method] = asked
+            told = [ToAgent(n, {**asked, "id": OURS}) for n, run in self._runs.items() if run.session]
+            return [ToClient(message), *told]
+        if method == "logout" and done:
+            self._setup.pop("authenticate", None)
         if method == "session/list" and done:
             folder = params.get("cwd")
             return [AddSessions(message, folder if isinstance(folder, str) else "")]
@@ -213,9 +252,19 @@ class Router(msgspec.Struct):
             return [ToClient(message), *([Finish(agent)] if method == "session/close" and done else [])]
         if not done:
             return [ToClient(message), Finish(agent)]
-        known = result.get("sessionId") if method == "session/new" else params.get("sessionId")
+        known = result.get("sessionId") if method in NEW else params.get("sessionId")
         run.session = str(known)
-        return [ToClient(message), Opened(agent, run.session, str(params.get("cwd")), method == "session/new")]
+        return [ToClient(message), Opened(agent, run.session, run.folder, method in NEW)]
+
+    def _without(self, result: Json) -> Json:
+        """The answer to initialize without what is not passed on."""
+        able = _object(result.get("agentCapabilities"))
+        kept = {name: at for name, at in able.items() if name not in CAPABILITIES_OUT[""]}
+        for group in CAPABILITIES_OUT.keys() & kept.keys():
+            kept[group] = {name: at for name, at in _object(kept[group]).items() if name not in CAPABILITIES_OUT[group]}
+        if not self.forks and "sessionCapabilities" in kept:
+            kept["sessionCapabilities"].pop("fork", None)
+        return {**result, "agentCapabilities": kept}
 
 
 def tell(session: str, text: str) -> ToClient:
@@ -240,10 +289,3 @@ def _refusal(at: object, code: int, why: str) -> ToClient:
 
 def _object(value: object) -> Json:
     return value if isinstance(value, dict) else {}
-
-
-def _without(result: Json, names: Sequence[str]) -> Json:
-    """The answer to initialize without these capabilities of sessions."""
-    able = _object(result.get("agentCapabilities"))
-    sessions = {name: at for name, at in _object(able.get("sessionCapabilities")).items() if name not in names}
-    return {**result, "agentCapabilities": {**able, "sessionCapabilities": sessions}}

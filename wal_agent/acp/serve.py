@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -42,12 +43,14 @@ from wal_agent.agents.base import Agent, acp_command
 from wal_agent.concurrency import start_daemon
 from wal_agent.errors import WalAgentError
 from wal_agent.paths import PROGRAM
+from wal_agent.safefs import real_path
 from wal_agent.supervise.run import OURS
 from wal_agent.text import plural, why_it_failed
 
 MAX_LINE = 64 << 20  # bytes of one message; a picture may be in it
 MAX_SAID = 200  # lines of a run's stderr that are kept, to say why it ended
 ENDING = 20.0  # seconds for the runs to end by themselves once the client is gone; then they are drained
+SETTLES = 5.0  # seconds behind a turn's end for the ends of its calls to be in the log
 MAX_SHOWN = 5  # unfinished sessions that are named
 
 
@@ -126,7 +129,7 @@ class Server:
     def __init__(self, agent: Agent, args: Sequence[str], jobs: Jobs) -> None:
         """`args`: the agent's own, for each run."""
         self._agent, self._args, self._jobs = agent, args, jobs
-        self._router = Router()
+        self._router = Router(agent.capabilities.forks_travel)
         self._agents: dict[int, _Agent] = {}
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._ending = 0  # the signal that ends this; 0: none
@@ -198,13 +201,28 @@ class Server:
         try:
             if not folder.is_absolute() or not folder.is_dir():
                 return _Found(wanted, why=f"{wanted.folder!a:.200} is no folder here.")
-            folder = folder.resolve()
+            folder = real_path(folder)
+            if wanted.source is not None and (why := self._not_to_fork(*wanted.source)):
+                return _Found(wanted, why=why)
             known = self._jobs.find(folder, False) if wanted.session else ()
             found = next((each.job for each in known if each.session == wanted.session), "")
             place = self._jobs.place(found or self._jobs.name(folder))
             return _Found(wanted, folder, "--continue" if found else "--fresh", place)
         except (WalAgentError, OSError, ValueError) as error:
             return _Found(wanted, why=str(error))
+
+    def _not_to_fork(self, session: str, folder: str) -> str:
+        """Why a session is not forked: the fork, a job of its own, would not know of its open calls; "": it is."""
+        end = time.monotonic() + SETTLES
+        while True:
+            known = self._jobs.find(real_path(folder), False)
+            calls, job = next(((each.calls, each.job) for each in known if each.session == session), (0, ""))
+            if not calls:
+                return ""
+            if time.monotonic() > end:
+                break
+            time.sleep(0.25)
+        return f"This session (job {job}) has {plural(calls, 'open call')}, which a fork would not know of."
 
     def _begin(self, found: _Found) -> None:
         agent = found.wanted.agent
@@ -224,14 +242,14 @@ class Server:
 
     def _offer(self, session: Opened) -> None:
         with suppress(WalAgentError, OSError):
-            if left := [*self._jobs.find(Path(session.folder).resolve(), True)]:
+            if left := [*self._jobs.find(real_path(session.folder), True)]:
                 self._events.put(_Late(tell(session.session, offer_text(left)).message))
 
     def _list(self, answer: AddSessions) -> None:
         more: list[Json] = []
         if answer.folder:
             with suppress(WalAgentError, OSError):
-                known = self._jobs.find(Path(answer.folder).resolve(), False)
+                known = self._jobs.find(real_path(answer.folder), False)
                 more = [{"sessionId": k.session, "cwd": k.folder} for k in known]
         self._events.put(_Late(with_sessions(answer.message, more)))
 

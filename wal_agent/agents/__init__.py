@@ -1,5 +1,6 @@
-"""The agents: one package for each coding-agent CLI, which implements the protocol of base.py, or one description of it
-(family.py), in one explicit table, and behind them those that a person has added (added.py).
+"""The agents: one package for each coding-agent CLI, which implements the protocol of base.py or has an `agent` that
+does, or one description of it (family.py), in one explicit table, and behind them those that a person has added
+(added.py).
 
 An agent is imported or read when it is first looked up, so a start loads only the chosen one.
 """
@@ -20,6 +21,7 @@ from wal_agent.errors import UsageError, WalAgentError
 if TYPE_CHECKING:
     from wal_agent.agents.base import Agent, Rehearsal
     from wal_agent.agents.family import Declared
+    from wal_agent.agents.opencode.agent import OpenCode
 
 NAMES = tuple(PLACES)
 
@@ -30,7 +32,8 @@ class _Agents(Mapping[str, "Agent"]):
             return described
         if name not in NAMES:
             raise KeyError(name)
-        return cast("Agent", import_module(f"{__name__}.{name}"))
+        module = import_module(f"{__name__}.{name}")
+        return cast("Agent", getattr(module, "agent", module))
 
     def __contains__(self, name: object) -> bool:
         return name in NAMES or (isinstance(name, str) and _described(name) is not None)
@@ -73,7 +76,7 @@ def rehearsal_of(agent: Agent) -> Rehearsal | None:
     if agent.capabilities.hookless is not None:
         return None
     if not isinstance(agent, ModuleType):
-        return cast("Declared", agent).rehearsal
+        return cast("Declared | OpenCode", agent).rehearsal
     module = f"{__name__}.{agent.name}.rehearsal"
     try:
         return cast("Rehearsal", import_module(module).rehearsal)

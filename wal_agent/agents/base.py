@@ -24,6 +24,9 @@ Env = Mapping[str, str]
 ACT_BEGINS = "Do now what the notice above says"  # in older logs too
 ACT = f"{ACT_BEGINS}, with a tool call and no text."
 
+LEFT_OUT = "left out."  # ends a repair that tells what is lost
+IMPORT_TIMEOUT = 120.0  # seconds at most for `Journal.restore`
+
 
 class SessionStarted(msgspec.Struct, frozen=True):
     """The handshake: hooks work. `source` is the agent's own word (startup, resume, clear)."""
@@ -333,9 +336,6 @@ class RequestedCall(msgspec.Struct, frozen=True):
     input: bytes
 
 
-LEFT_OUT = "left out."  # ends a repair that tells what is lost
-
-
 class Reconciled(msgspec.Struct, frozen=True):
     """The derived copy of a restored session file, in pieces that may be views of the one that it was made from.
     `put_back`: the number of calls that only the log had. `prompts`: all
@@ -469,9 +469,6 @@ class Rewriting(msgspec.Struct, frozen=True):
         return self.compact(main, session, workspace, keep, len(self.units(main)), text)
 
 
-IMPORT_TIMEOUT = 120.0  # seconds at most for `Journal.restore`
-
-
 class Journal(msgspec.Struct, frozen=True):
     """For an agent whose sessions are in a database: `session_files` names journals that wal-agent writes from it, JSON
     lines that are only appended to, and a restore imports them again."""
@@ -479,9 +476,10 @@ class Journal(msgspec.Struct, frozen=True):
     update: Callable[[str, Path, Env], None]
     """(session, workspace, env): bring the session's journals up to the database; before each capture, also when the
     agent is gone. Changes no file of the agent's. Never fails for a database that is absent or busy."""
-    restore: Callable[[Cli, str, Path, Env], None]
-    """(cli, session, workspace, env): import restored journals into the database, where they differ from it; before a
-    resume's `command`. ConfigError when the agent does not accept them."""
+    restore: Callable[[Cli, str, Path, Env, bool], None]
+    """(cli, session, workspace, env, for_client): import restored journals into the database, where they differ from
+    it; before a resume's `command`. `for_client`: an editor is to show them. ConfigError when the agent does not accept
+    them."""
 
 
 class SessionForms(msgspec.Struct, frozen=True):
@@ -520,6 +518,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     acp_server: Callable[[Cli, Sequence[str], Env, Path], Command] | None = None
     """Where another program serves that protocol and starts the agent: that program, for these arguments of the agent
     and the variables of its hooks; what it needs may be written into the folder. ConfigError: it is not installed."""
+
+    forks_travel: bool = True
+    """A fork of a session that is restored has what was said before the fork."""
 
     @property
     def serves_acp(self) -> bool:
@@ -560,6 +561,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """(args, session, workspace, env, folder): mend what the agent itself is about to resume, which its own earlier
     resumes have damaged, and return the arguments. `folder`: of this run, for a copy. Before each start,
     but for that of a session that a recovery has just written. ConfigError."""
+    blank: Mapping[str, bytes] = {}
+    """The files beside the main one without which there is no session, as they are for a session that holds nothing."""
     inject_prompt: Callable[[Buffer, str, Path, str], Pieces] | None = None
     """(main, session, workspace, prompt): the pieces of a copy of `main` (from `reconcile`; empty: a session of only
     this) in which `prompt` is the user's last message, byte for byte. For an agent that would rewrite it on its command

@@ -20,6 +20,8 @@ Fields = Mapping[str, "Fields"]
 Keep = Callable[[Json], Json | None]
 """Return what of a record is conversation; None for nothing."""
 
+_MAX_NAMES = 1000  # of what was left out
+
 
 class Records(msgspec.Struct, frozen=True):
     """A file of records: JSON lines, or one JSON object. `id` and `parent`: the fields by which a record names itself
@@ -32,8 +34,6 @@ class Records(msgspec.Struct, frozen=True):
 
 Travels = Records | Literal["text", "nothing"]
 """What of a file is conversation. "text": all of it, since no program takes settings from it."""
-
-_MAX_NAMES = 1000  # of what was left out
 
 
 def fields(*names: str) -> Fields:

@@ -55,8 +55,8 @@ from wal_agent.agents.base import (
     Status,
 )
 from wal_agent.agents.conversation import Records, Travels, fields, keep_fields
-from wal_agent.agents.hook_line import GONE, REASON, exit_line, on, parser, refuse_answer, renderer, sh_line
-from wal_agent.agents.installed_hooks import STANDING, insert_entries, insert_hooks, missing_hooks
+from wal_agent.agents.hook_line import GONE, REASON, STANDING, exit_line, on, parser, refuse_answer, renderer, sh_line
+from wal_agent.agents.installed_hooks import insert_entries, insert_hooks, missing_hooks
 from wal_agent.agents.places import PLACES
 from wal_agent.agents.program import (
     Program,
@@ -88,23 +88,43 @@ from wal_agent.agents.session_files import (
     noted_result,
     plain_text,
     records,
-    require_object,
     seconds_of,
     unknown_result,
     walk_files,
 )
-from wal_agent.errors import ConfigError
+from wal_agent.errors import ConfigError, Unreadable
 from wal_agent.paths import CREDENTIALS, config_dir, home
 from wal_agent.rehearsal.dialects import Anthropic, Chat
 from wal_agent.safefs import Buffer, Pieces, map_file
 
 FOLDER = Path(__file__).with_name("declared")
 MAX_TEXT = 64 << 10  # bytes of a description
+SECONDS_BELOW = 1e11  # a number below it is a time in seconds: in milliseconds it would be before 1973
 _NAME = re.compile(r"[a-z][a-z0-9]{0,31}")
 _EVENT = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 _OWN = ("protocol", "told", "words")  # files beside those of the events
 _MEANT = ("tool_starting", "tool_ended", "turn_started", "turn_completed")
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_NO = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": "{reason}"}
+_DENY: Json = {"hookSpecificOutput": _NO}
+_SAY: Json = {"hookSpecificOutput": {"hookEventName": "{event}", "additionalContext": "{words}"}}
+_ANY = {"slug": "*", "hash": "*", "path": "*"}
+_RAW = msgspec_compat.of_json(dict[str, msgspec.Raw])
+_SHOWN = re.compile(r"[\w.:-]{1,60}")  # a field's name that an error message may quote
+_MAX_SHOWN = 20
+_SIMPLE: Mapping[str, Callable[[str, str], HookEvent]] = {
+    "session_started": base.SessionStarted,
+    "session_ended": base.SessionEnded,
+    "turn_completed": lambda session, about: base.TurnCompleted(session),
+    "turn_stopped": lambda session, about: base.TurnStopped(session),
+    "turn_failed": lambda session, about: base.TurnFailed(session, "other", about),
+    "model_request": lambda session, about: base.ModelRequest(session),
+    "awaiting_approval": base.AwaitingApproval,
+    "compacting": lambda session, about: base.Compacting(session, done=False, trigger=about),
+    "compacted": lambda session, about: base.Compacting(session, done=True, trigger=about),
+}
 
 
 def _require(held: bool, why: str) -> None:
@@ -132,6 +152,7 @@ def name_fault(name: str) -> str:
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The command line, as the program's own `--help` has it; names of options are without dashes.
+    What has one letter gets one dash.
 
     `value`: take a value; `maybe`: take one that does not look like an option; `short`: "S=session". `commands`: words
     that start no session; `no_session`: options that do so. `prompt`: of a prompt that is answered without a person.
@@ -168,8 +189,9 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an event of the hooks means, and the paths of what it reports. `call`: the call's id; `result`: what the
-    model gets of it. `about`: a source, reason, trigger, or what is asked; `cwd`: the folder in which a command runs
-    that names none."""
+    model gets of it; `failed`: whether the tool failed, or the path of what is true where it did ("!" before it: where
+    it did not). `about`: a source, reason, trigger, or what is asked; `cwd`: the folder in which a command runs that
+    names none. A program without an event of a prompt says turn_started by the event of a session's start."""
 
     means: Literal[
         "session_started",
@@ -190,24 +212,26 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     input: str = "tool_input"
     call: str = "tool_use_id"
     result: str = "tool_response"
-    failed: bool = False
+    failed: bool | str = False
     prompt: str = "prompt"
     about: str = ""
     cwd: str = ""
 
 
 class Hooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`settings`: the file, in the state folder, that holds the hooks: `*.json` in Claude Code's form, `*.toml` as a
-    list `[[hooks]]`. `timeout`: the longest that the program allows, in its own unit. `deny`: the answer that refuses
-    a tool, with "{reason}", or "exit 2" where only that code does, with stderr as the reason; `say`: the one that adds
-    "{words}" for the model, when a turn starts; else as Claude Code has them. `protocol`: whether plain words of such
-    a hook reach the model: the standing protocol is told with the first prompt of a session."""
+    """`settings`: the file, in the state folder, that holds the hooks: `*.json` in Claude Code's form (an object
+    `hooks` at the top, with a list of groups for each event), `*.toml` as a list `[[hooks]]`. `timeout`: the longest
+    that the program allows, in its own unit. `deny`: the answer that refuses a tool, with "{reason}", or "exit 2" where
+    only that code does, with stderr as the reason; `say`: the one that adds "{words}" for the model, when a turn
+    starts, or "none" where no JSON does; else as Claude Code has them. `protocol`: whether plain words of such a hook
+    reach the model: the standing protocol is told with the first prompt of a session. `caller`: how the program runs a
+    hook (HookCaller). `events`: those of _MEANT have to be among their meanings."""
 
     settings: str
     timeout: int
     caller: HookCaller
     deny: Json | Literal["exit 2"] | None = None
-    say: Json | None = None
+    say: Json | Literal["none"] | None = None
     protocol: bool = False
     events: dict[str, Event]
 
@@ -223,7 +247,8 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class Saying(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the words of a result mean. `pattern`: searched in them (`task` may be a group of it, the id of what runs
-    on); `why`: the rest of a sentence that begins with "it"."""
+    on); `why`: the rest of a sentence that begins with "it". A result is `refused` only where `failed` calls it a
+    failure, and a record's is `cut` only then: a tool that has run may print the same words."""
 
     pattern: str
     how: Literal["refused", "cut", "runs_on"]
@@ -231,8 +256,9 @@ class Saying(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A kind of record of the main file: the `where` paths have these values, and the others name what it tells.
-    `key`: what a call and its result have in common, where that is not the id."""
+    """A kind of record of the main file: the `where` paths have these values (that of Session.kind is one), and the
+    others name what it tells. `key`: what a call and its result have in common, where that is not the id. `failed`: as
+    in Event."""
 
     where: dict[str, str]
     id: str = ""
@@ -245,13 +271,11 @@ class Read(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tokens: str = ""
     status: dict[str, Status] = {}
 
-    def __post_init__(self) -> None:
-        _require("type" in self.where, "where names no type")
-
     @property
     def paths(self) -> str:
         """What is read of it."""
-        told = (self.id, self.tool, self.input, self.result, self.failed, self.key, self.text, self.tokens)
+        failed = self.failed.removeprefix("!")
+        told = (self.id, self.tool, self.input, self.result, failed, self.key, self.text, self.tokens)
         return " ".join(filter(None, (*self.where, *told)))
 
     @property
@@ -259,6 +283,8 @@ class Read(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """A record of this kind as a template."""
         made: Json = {}
         told = {name: getattr(self, name) for name in ("id", "tool", "input", "result", "failed", "key", "text")}
+        if self.failed.startswith("!"):
+            told |= {"failed": "", "succeeded": self.failed[1:]}
         for path, value in [*self.where.items(), *((told[name], f"{{{name}}}") for name in told if told[name])]:
             *outer, last = path.split(".")
             at = made
@@ -272,13 +298,17 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """`folder`: of a session in the state folder; "{session}" is its id, "{path}" the workspace's path with "-" for
     what is no letter or digit, "{slug}" its last name (in lower case; "-" for what is not of [a-z0-9._-]; 40
     characters), "{hash}" the beginning of the SHA-256 of its path. `main`: the main file, JSON Lines; it has the id in
-    its name where `folder` has not. `about`: a JSON file without which there is no session, `workspace`: the field of
-    it that names the folder. `more`: patterns of other files. `travels`: of a record of a type, the fields that are
-    conversation, besides what is read of it; `about_travels`: of `about`. `time`: a record's, as milliseconds since
-    1970 or in ISO form. `write_`: what a recovery writes, where a record has more than what is read of it."""
+    its name where `folder` has not. `kind`: the field of each record that tells its kind; a record without that text is
+    taken for damage, and left out. `about`: a JSON file without which there is no session, `workspace`: the field of
+    it that names the folder. `more`: patterns of other files. `travels`: of a record of a kind, all fields that are
+    conversation; of a kind that is not named, what is read of it; what is neither named nor read is left out of a
+    restored session. `about_travels`: of `about`. `time`: a record's, as seconds or milliseconds since 1970, or in ISO
+    form (UTC where it names no zone). `write_`: what a recovery writes, where a record has more than what is read of
+    it; "{succeeded}" is the opposite of "{failed}"."""
 
     folder: str
     main: str
+    kind: str = "type"
     about: str = ""
     workspace: str = ""
     more: tuple[str, ...] = ()
@@ -303,6 +333,15 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         shared = "{session}" not in self.folder
         _require(("{session}" in self.main) == shared, "{session} has to stand in folder, or else in main")
         _require(not (shared and (self.about or self.more)), "about and more need a folder of the session's own")
+        _require("." not in self.kind, "kind is no field of a record itself")
+        bad = [name for name, read in self.reads.items() if self.kind not in read.where]
+        _require(not bad, f"where of session.{''.join(bad[:1])} names no `{self.kind}`; another field: session.kind")
+
+    @property
+    def reads(self) -> dict[str, Read]:
+        """The kinds of records that tell something, by name."""
+        named = ("prompt", "call", "result", "ended", "compaction")
+        return {name: read for name in named if (read := getattr(self, name)) is not None}
 
 
 class Renamed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -326,8 +365,9 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """With a scripted model: the API that it speaks, the settings of a first start ("{url}" is the model's address),
-    arguments of a headless run ("{prompt}"), and the calls that run a command and write a file."""
+    """With a scripted model: the API that it speaks, the settings and variables of a first start ("{url}" is the
+    model's address), arguments of a headless run ("{prompt}"), and the calls that run a command and write a file, which
+    may be one tool's."""
 
     dialect: Literal["chat", "anthropic"]
     settings: str
@@ -376,6 +416,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         names = [each.name for each in self.renamed]
         _require(len({*names}) == len(names), "two tools have one name")
         _require(self.tools_of in ("", *PLACES), "tools_of names no agent of wal-agent's own")
+        known = bool(self.tools_of) or self.name in PLACES or not self.renamed
+        _require(known, "[[renamed]] says which tool of another agent a tool is, and tools_of names no agent")
 
 
 _AS_DESCRIPTION = msgspec_compat.of_values(Description)
@@ -405,6 +447,16 @@ def value_at(value: Any, path: str) -> Any:
     for name in path.split(".") if path else ():
         value = value.get(name) if isinstance(value, dict) else None
     return value
+
+
+def is_failure(path: str, flag: Any) -> bool:
+    """Return whether the flag at a description's `failed` says that the tool failed."""
+    return (flag is True) != path.startswith("!")
+
+
+def dashed(name: str) -> str:
+    """Return an option as one writes it."""
+    return f"-{name}" if len(name) == 1 else f"--{name}"
 
 
 def fill(template: Any, values: Mapping[str, Any]) -> Any:
@@ -448,9 +500,13 @@ class Declared:
         self._says = [(re.compile(each.pattern, re.DOTALL), each) for each in about.says]
         self.locate = Program(about.name, about.package).locate
         self._titles = {event.means: name for name, event in about.hooks.events.items()}
-        made = {name: on(dict[str, msgspec.Raw], self._reader(e)) for name, e in about.hooks.events.items()}  # type: ignore[type-var]
+        ends = [event for event in about.hooks.events.values() if event.means == "tool_ended"]
+        self.names_failed_end = any(event.failed for event in ends)
+        made = {name: on(dict[str, msgspec.Raw], self._reader(name, e)) for name, e in about.hooks.events.items()}  # type: ignore[type-var]
         self.parse = parser(made)
-        self.render = renderer({self._titles["tool_starting"]: self._deny}, {self._titles["turn_started"]: self._say})
+        speaks = about.hooks.say != "none"
+        answers = {self._titles["turn_started"]: self._say} if speaks else {}
+        self.render = renderer({self._titles["tool_starting"]: self._deny}, answers)
         self.capabilities, self.rehearsal = self._capabilities(), self._rehearsal()
 
     def _capabilities(self) -> Capabilities:
@@ -460,9 +516,10 @@ class Declared:
             boundary="file",
             acp=about.arguments.acp,
             hook_caller=about.hooks.caller,
-            speaks=frozenset(("turn_started",)),
-            headless=(f"--{about.arguments.prompt}",),
-            forms=SessionForms((f"--{option}", "{session}"), about.fork),
+            speaks=frozenset(() if about.hooks.say == "none" else ("turn_started",)),
+            headless=(dashed(about.arguments.prompt),),
+            forms=SessionForms((dashed(option), "{session}"), about.fork),
+            blank={about.session.about: b"{}"} if about.session.about else {},
             inject_prompt=self.inject_prompt,
             compactions=self.compactions if about.session.compaction else None,
             exit_cause=self._exit_cause(about.errors) if about.errors is not None else None,
@@ -491,7 +548,7 @@ class Declared:
                 own = added_path(home_env, self.name)
                 own.parent.mkdir(parents=True, exist_ok=True)
                 own.write_text(self._text)
-            return dict(about.environment)
+            return {name: str(fill(value, {"url": url})) for name, value in about.environment.items()}
 
         def call(made: tuple[str, Json], **values: str) -> tuple[str, Json]:
             return made[0], fill(made[1], values)
@@ -509,15 +566,15 @@ class Declared:
     def traits(self) -> dict[str, Any]:
         """Return what a user gets with it, by the names of traits.toml."""
         about = self.about
-        install = f"`wal-agent configure-hooks --agent {self.name} --install`"
+        install, option = f"`wal-agent configure-hooks --agent {self.name} --install`", about.arguments.session[0]
         return {
             "start": " ".join(about.rehearsal.args).replace("{prompt}", '"fix the tests"'),
             "hooks": f"lines in its own `{about.hooks.settings}`, put there once ({install})",
             "intent": "before the tool starts",
-            "fail_closed": "yes: the hook line refuses by itself",
+            "fail_closed": "the hook line refuses by itself; `wal-agent agents --check FILE` tries it",
             "reconcile": "calls in flight and calls that were not written yet are put back, torn lines cut",
-            "resume": f"`--{about.arguments.session[0]} ID`; the notice is the user's last message in the session",
-            "interactive": "yes",
+            "resume": f"`{dashed(option)} ID`; the notice is the user's last message in the session",
+            "interactive": "unknown",
             "subagents": "unknown",
             "limits": about.limits,
         }
@@ -564,10 +621,10 @@ class Declared:
         if isinstance(session, ResumeSession):
             gone = {*names.session, *names.last, *names.first, *((names.prompt,) if session.drops_prompt else ())}
             given = [arg for arg in given if arg.name not in gone]
-            ours += [f"--{names.session[0]}", session.id, *self._chosen(session.id, given, env)]
+            ours += [dashed(names.session[0]), session.id, *self._chosen(session.id, given, env)]
             more[f"{self._variable}_TOLD"] = "1"
             if prompted and not interactive:  # on a terminal it takes no prompt from its command line
-                ours += [f"--{names.prompt}", ACT]
+                ours += [dashed(names.prompt), ACT]
         return Command((str(cli.path), *ours, *to_words(given)), more, prompted and not interactive)
 
     def _chosen(self, session: str, given: Sequence[Any], env: Env) -> list[str]:
@@ -579,7 +636,7 @@ class Declared:
         if not mains or contains(map_file(mains[0]), add.unless.encode()):
             return []
         setting = as_object(self._settings(env)).get(add.setting)
-        return [f"--{add.option}", setting] if isinstance(setting, str) else []
+        return [dashed(add.option), setting] if isinstance(setting, str) else []
 
     def _settings(self, env: Env) -> Json | None:
         return read_object(self._state(env) / self.about.hooks.settings, lambda data: tomllib.loads(data.decode()))
@@ -643,22 +700,34 @@ class Declared:
     def _say(self, event: str, words: str) -> bytes:
         return refuse_answer(json.dumps(fill(self.about.hooks.say or _SAY, {"words": words, "event": event})))
 
-    def _reader(self, event: Event) -> Callable[[dict[str, msgspec.Raw]], HookEvent]:
+    def _reader(self, title: str, event: Event) -> Callable[[dict[str, msgspec.Raw]], HookEvent]:
         def raw(payload: dict[str, msgspec.Raw], path: str) -> bytes:
             name, _, inner = path.partition(".")
             found = bytes(payload.get(name, b""))
             if not inner or not found:
                 return found
-            return raw(_RAW.decode(found), inner)
+            return raw(_RAW.decode(found), inner) if found.startswith(b"{") else b""
 
         def text(payload: dict[str, msgspec.Raw], path: str) -> str:
             found = raw(payload, path)
             return plain_text(msgspec.json.decode(found)) if found else ""
 
+        def unread(payload: dict[str, msgspec.Raw], field: str, path: str, wanted: str) -> Unreadable:
+            """Return the error for a path that leads nowhere: with the names that are there, and no value."""
+            found, at, inner = f"no {wanted}" if raw(payload, path) else "nothing", "the payload", path
+            while "." in inner:
+                name, _, inner = inner.partition(".")
+                if not bytes(payload.get(name, b"")).startswith(b"{"):
+                    break
+                payload, at = _RAW.decode(bytes(payload[name])), name if at == "the payload" else f"{at}.{name}"
+            names = [name for name in payload if _SHOWN.fullmatch(name)][:_MAX_SHOWN]
+            there = ", ".join(names) or "no fields"
+            return Unreadable(f'{title} of {self.name}: {found} is at {field} = "{path}"; {at} has {there}.')
+
         def read(payload: dict[str, msgspec.Raw]) -> HookEvent:
             session = text(payload, event.session)
             if not SESSION.fullmatch(session):
-                raise ValueError("a hook names no session")
+                raise unread(payload, "session", event.session, "id of a session")
             about = text(payload, event.about) if event.about else ""
             if event.means in _SIMPLE:
                 return _SIMPLE[event.means](session, about)
@@ -666,19 +735,23 @@ class Declared:
                 return base.TurnStarted(session, text(payload, event.prompt))
             tool, call = text(payload, event.tool), text(payload, event.call)
             if not tool:
-                raise ValueError("a hook names no tool")
-            input = require_object(msgspec.Raw(raw(payload, event.input)))
+                raise unread(payload, "tool", event.tool, "name of a tool")
+            if not (input := raw(payload, event.input)).startswith(b"{"):
+                raise unread(payload, "input", event.input, "object")
             tool, input = self._called(tool, input)
             if event.means == "tool_starting":
                 return base.ToolStarting(session, tool, input, call, cwd=text(payload, event.cwd) if event.cwd else "")
             result = raw(payload, event.result) or b'""'
+            failed = event.failed
+            if isinstance(failed, str):
+                failed = is_failure(failed, raw(payload, failed.removeprefix("!")) == b"true")
             said = self._meaning(plain_text(msgspec.json.decode(result)))
             how = said[1].how if said else ""
-            if how == "refused" and event.failed:
+            if how == "refused" and failed:
                 return base.OtherEvent("refused")  # it has not run: there is nothing that could end
             runs_on, cut = how == "runs_on", said[1].why if said and how == "cut" else ""
-            clean, task = not (event.failed or runs_on), said[0] if said and runs_on else ""
-            return base.ToolEnded(session, tool, input, result, event.failed, call, clean, cut, runs_on, task)
+            clean, task = not (failed or runs_on), said[0] if said and runs_on else ""
+            return base.ToolEnded(session, tool, input, result, failed, call, clean, cut, runs_on, task)
 
         return read
 
@@ -749,9 +822,10 @@ class Declared:
 
     def travels(self, name: str, workspace: Path) -> Travels:
         session, read = self.about.session, dict[str, str]()
-        for kind in filter(None, (session.prompt, session.call, session.result, session.ended, session.compaction)):
-            read[kind.where["type"]] = f"{read.get(kind.where['type'], '')} {kind.paths} {session.time}"
-        kinds = {kind: fields("type", kept) for kind, kept in {**read, **session.travels}.items()}
+        for each in session.reads.values():
+            kind = each.where[session.kind]
+            read[kind] = f"{read.get(kind, '')} {each.paths} {session.time}"
+        kinds = {kind: fields(session.kind, kept) for kind, kept in {**read, **session.travels}.items()}
         if session.about and name == session.about:
             kept = fields(session.about_travels)
             return Records(lambda about: {**keep_fields(about, kept), session.workspace: str(workspace)})
@@ -759,7 +833,7 @@ class Declared:
             return "text"
 
         def keep(record: Json) -> Json | None:
-            kind = as_text(record.get("type"))
+            kind = as_text(record.get(session.kind))
             return keep_fields(record, kinds[kind]) if kind in kinds else None
 
         return Records(keep)
@@ -821,7 +895,8 @@ class Declared:
 
     def _seen(self, record: Json, calls: Mapping[str, RequestedCall]) -> list[SeenCall]:
         kind = self.about.session.result
-        id, failed = as_text(value_at(record, kind.id)), value_at(record, kind.failed) is True
+        failed = is_failure(kind.failed, value_at(record, kind.failed.removeprefix("!")))
+        id = as_text(value_at(record, kind.id))
         asked = calls.get(id, RequestedCall(id, "", b"{}"))
         said = self._meaning(plain_text(value_at(record, kind.result)))
         how: Status = "failed" if failed else "done"
@@ -829,6 +904,15 @@ class Declared:
             how = {"refused": "refused", "cut": "stopped", "runs_on": "runs_on"}[said[1].how]  # type: ignore[assignment]
         task = said[0] if said is not None and how == "runs_on" else ""
         return [SeenCall(asked.tool, asked.input, how, as_text(value_at(record, kind.key)), id, task)] if id else []
+
+    def times(self, appended: bytes) -> list[tuple[Any, float]]:
+        """Return the time of each call and result, as it is written and in seconds since 1970 (0: it has none)."""
+        session, found = self.about.session, list[tuple[Any, float]]()
+        for record, _ in records(appended):
+            if record is not None and (self._is(record, session.call) or self._is(record, session.result)):
+                at = value_at(record, session.time) if session.time else None
+                found.append((at, _milliseconds(at) / 1000))
+        return found
 
     def compactions(self, appended: bytes) -> list[Compacted]:
         kind = cast(Read, self.about.session.compaction)
@@ -845,7 +929,7 @@ class Declared:
     def _load(self, main: Buffer) -> _File:
         read, size = _File([], 0), 0
         for value, line in records(main):
-            if value is None or not isinstance(value.get("type"), str):
+            if value is None or not isinstance(value.get(self.about.session.kind), str):
                 read.junk += 1
             else:
                 read.lines.append(made := LineRecord(value, line))
@@ -931,28 +1015,11 @@ class Declared:
         return [main] if main[-len(added) :] == added else [main, added]
 
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-_NO = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": "{reason}"}
-_DENY: Json = {"hookSpecificOutput": _NO}
-_SAY: Json = {"hookSpecificOutput": {"hookEventName": "{event}", "additionalContext": "{words}"}}
-_ANY = {"slug": "*", "hash": "*", "path": "*"}
-_RAW = msgspec_compat.of_json(dict[str, msgspec.Raw])
-_SIMPLE: Mapping[str, Callable[[str, str], HookEvent]] = {
-    "session_started": base.SessionStarted,
-    "session_ended": base.SessionEnded,
-    "turn_completed": lambda session, about: base.TurnCompleted(session),
-    "turn_stopped": lambda session, about: base.TurnStopped(session),
-    "turn_failed": lambda session, about: base.TurnFailed(session, "other", about),
-    "model_request": lambda session, about: base.ModelRequest(session),
-    "awaiting_approval": base.AwaitingApproval,
-    "compacting": lambda session, about: base.Compacting(session, done=False, trigger=about),
-    "compacted": lambda session, about: base.Compacting(session, done=True, trigger=about),
-}
-
-
 def _milliseconds(time: Any) -> float:
     """Return a record's time in milliseconds since 1970, 0 for what is none."""
-    return float(time) if isinstance(time, (int, float)) else seconds_of(time) * 1000
+    if isinstance(time, bool) or not isinstance(time, (int, float)):
+        return seconds_of(time) * 1000
+    return time * 1000.0 if abs(time) < SECONDS_BELOW else float(time)
 
 
 def _which(call: LoggedCall) -> tuple[int, str, float]:
@@ -965,4 +1032,4 @@ def _told(call: LoggedCall, id: str, key: str, time: Any) -> dict[str, Any]:
         text, failed = unknown_result(call), True
     else:
         text, failed = noted_result(plain_text(logged_value(call.result)), call), call.failed
-    return {"id": id, "key": key, "result": text, "failed": failed, "time": time}
+    return {"id": id, "key": key, "result": text, "failed": failed, "succeeded": not failed, "time": time}

@@ -46,20 +46,59 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from wal_agent import msgspec_compat
-from wal_agent.errors import ConfigError
+from wal_agent.errors import ConfigError, Unreadable
 from wal_agent.paths import SOCKET, shipped, shipped_program
-from wal_agent.safefs import flock_state
+from wal_agent.safefs import flock_state, real_path
 
 if TYPE_CHECKING:  # what agents and gate need is imported late: a command that asks a run needs the wire alone
     from wal_agent.agents.base import Decision, Deny, HookEvent, HookSetup, HookTable, Injected
 
 VERSION = "wal-agent-hook/1"
 LINE_SIGN = "wal-agent:allow) exit 0;;"  # every hook line has it, also those that were installed long ago
+STANDING = "|| exit 0; : wal-agent; "
+"""In each line of an agent whose hooks stand in its settings alone (family.py); such a line becomes a hook line."""
 MAX_FRAME = 1 << 20  # of one frame's body, either way
+MAX_WHY = 200  # characters of why a payload cannot be read
 MAX_PAYLOAD = 256 << 20
 HEAD = struct.Struct(">cI")
 
 HELLO, DATA, END, ANSWER, TOLD = b"H", b"D", b"E", b"A", b"T"
+
+HOOK_SECONDS = 86_400  # the agent's own limit
+SHELL_SECONDS = {True: 30, False: 5}  # firm: may wait for the bucket; other hooks are answered at once
+CLIENT_SECONDS = {True: 25, False: 4}
+ALLOW = b"wal-agent:allow\0"
+_SAY = b"wal-agent:say "
+
+GONE = (
+    "wal-agent did not run this: its own hook had no answer from wal-agent (it ended, hangs or is broken), so the "
+    "intent could not be saved. Nothing was changed. Do not try other ways; stop here and say so."
+)
+
+_ASK = (
+    "out=; exec 3<&0; "
+    "if IFS= read -r -t %(seconds)d -d '' out < <(exec %(client)s \"$PPID\" %(limit)d <&3 2>/dev/null); then "
+    "case $out in "
+    "%(sign)s "
+    "'wal-agent:say {'*'}') printf '%%s' \"${out#wal-agent:say }\"; exit 0;; "
+    "esac; fi; "
+)
+
+# How a hook's text begins: as a line that is made here, or with what an extension or installed_hooks.py puts before it.
+_BEGINS = re.compile(
+    r"out=; exec 3<&0; |(?:r=\$\()?bash -c 'out=; exec 3<&0; "
+    r'|\[ "\$\w+" = \S+ \] \|\| \{ IFS= read -r p <|\[ -n "\$WAL_AGENT_RUN" \] && \[ -n "\$WAL_AGENT_SOCKET" \] '
+)
+
+REASON = {"reason": "{reason}"}
+MCP_NAME = "wal-agent"  # of a run's MCP server, and so part of its tools' names (calls/rules/rules.d/60-tools.toml)
+MCP_MARK = "mcp"  # a file in the run's folder, where it has such a server
+PREFIX = "wal-agent-"
+OWNER = "wal-agent.json"
+
+# A line of its own, so that bash runs it before it parses what follows. The pid is the second way, for an agent that
+# strips the environment of its hooks.
+_MINE = '[ "$%(marker)s" = %(run)s ] || { IFS= read -r p <%(pid)s && [ "$p" = "$PPID" ]; } 2>/dev/null || exit 0\n'
 
 
 class WireError(Exception):
@@ -151,7 +190,7 @@ def client_command() -> tuple[str, ...]:
 def python_client() -> tuple[str, ...]:
     """The portable client's argv. The interpreter is not a venv's, which adds nothing but time."""
     base: str = getattr(sys, "_base_executable", None) or sys.executable
-    return (str(Path(base).resolve()), "-I", "-S", "-E", str(shipped("hooks/client.py")))
+    return (str(real_path(base)), "-I", "-S", "-E", str(shipped("hooks/client.py")))
 
 
 def native_client() -> Path | None:
@@ -183,7 +222,7 @@ def outer(event: str, payload: type[Payload], build: Callable[[Payload], HookEve
 
 
 def parser(events: Mapping[str, Entry]) -> Callable[[str, bytes], HookEvent]:
-    """Return an agent's `parse`. It raises ValueError when a payload is not what its event carries: the caller then
+    """Return an agent's `parse`. It raises Unreadable when a payload is not what its event carries: the caller then
     denies."""
     from wal_agent.agents.base import OtherEvent
     from wal_agent.agents.session_files import well_formed
@@ -195,8 +234,11 @@ def parser(events: Mapping[str, Entry]) -> Callable[[str, bytes], HookEvent]:
             return OtherEvent(event)
         try:
             return events[event][1](decode[event].decode(well_formed(payload)))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-            raise ValueError(f"{event} hook: {e}") from e
+        except Unreadable:
+            raise
+        except (msgspec.DecodeError, ValueError, RecursionError) as e:
+            why = type(e).__name__ if isinstance(e, UnicodeError | RecursionError) else str(e)[:MAX_WHY]
+            raise Unreadable(f"What the hook {event} was given cannot be read: {why}.") from e
 
     return parse
 
@@ -228,35 +270,6 @@ def permission_deny(decision: Deny) -> str:
 def skip_pattern(tools: Sequence[str]) -> str:
     """Return a pattern for every tool but these, for an agent whose patterns have look-ahead."""
     return f"^(?!(?:{'|'.join(map(re.escape, tools))})$)"
-
-
-HOOK_SECONDS = 86_400  # the agent's own limit
-SHELL_SECONDS = {True: 30, False: 5}  # firm: may wait for the bucket; other hooks are answered at once
-CLIENT_SECONDS = {True: 25, False: 4}
-
-ALLOW = b"wal-agent:allow\0"
-_SAY = b"wal-agent:say "
-
-GONE = (
-    "wal-agent did not run this: its own hook had no answer from wal-agent (it ended, hangs or is broken), so the "
-    "intent could not be saved. Nothing was changed. Do not try other ways; stop here and say so."
-)
-
-_ASK = (
-    "out=; exec 3<&0; "
-    "if IFS= read -r -t %(seconds)d -d '' out < <(exec %(client)s \"$PPID\" %(limit)d <&3 2>/dev/null); then "
-    "case $out in "
-    "%(sign)s "
-    "'wal-agent:say {'*'}') printf '%%s' \"${out#wal-agent:say }\"; exit 0;; "
-    "esac; fi; "
-)
-
-
-# How a hook's text begins: as each of the lines below does, with what extension.py or installed.py put before them.
-_BEGINS = re.compile(
-    r"out=; exec 3<&0; |(?:r=\$\()?bash -c 'out=; exec 3<&0; "
-    r'|\[ "\$\w+" = \S+ \] \|\| \{ IFS= read -r p <|\[ -n "\$WAL_AGENT_RUN" \] && \[ -n "\$WAL_AGENT_SOCKET" \] '
-)
 
 
 def is_hook_line(argv: Sequence[str], wrapped: bool = False) -> bool:
@@ -304,23 +317,10 @@ def sh_line(setup: HookSetup, agent: str, event: str, firm: bool, refusal: str |
     )
 
 
-REASON = {"reason": "{reason}"}
-
-
 def exit_line(line: str) -> str:
     """Return a line of `sh_line` whose refusals have the form `REASON`, for an agent that takes only an exit code."""
     text = "r=${r#*': \"'}; r=${r%%\\\"\\}}"
     return f'r=$({line}) || exit $?; [ -z "$r" ] || {{ {text}; printf \'%s\\n\' "$r" >&2; exit 2; }}'
-
-
-MCP_NAME = "wal-agent"  # of a run's MCP server, and so part of its tools' names (calls/rules/rules.d/60-tools.toml)
-MCP_MARK = "mcp"  # a file in the run's folder, where it has such a server
-PREFIX = "wal-agent-"
-OWNER = "wal-agent.json"
-
-# A line of its own, so that bash runs it before it parses what follows. The pid is the second way, for an agent that
-# strips the environment of its hooks.
-_MINE = '[ "$%(marker)s" = %(run)s ] || { IFS= read -r p <%(pid)s && [ "$p" = "$PPID" ]; } 2>/dev/null || exit 0\n'
 
 
 class ExtensionKind(msgspec.Struct, frozen=True):
@@ -426,7 +426,7 @@ def sweep_extensions(home: Path) -> None:
 
 def _beside(home: Path) -> Path:
     """A folder that the agent does not look into, on the file system of the extensions (which may be a link)."""
-    return (home / "extensions").resolve().parent
+    return real_path(home / "extensions").parent
 
 
 def _put(stage: Path, place: Path, manifest: str) -> None:

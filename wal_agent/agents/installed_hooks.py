@@ -27,14 +27,21 @@ import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.agents.base import HookSetup, HooksToInstall, HookTable
-from wal_agent.agents.hook_line import client_command
+from wal_agent.agents.hook_line import STANDING, client_command
 from wal_agent.errors import ConfigError
-from wal_agent.safefs import open_plain, replace_file
+from wal_agent.safefs import open_plain, real_path, replace_file
 
 _GAP = re.compile(r"(?:[ \t\r\n\ufeff]|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
 _SCALAR = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null')
 _LINE_END = re.compile(r"[ \t]*\r?\n")
 _CLOSE = {"{": "}", "[": "]"}
+
+_RUN, _FOLDER = "WAL_AGENT_INSTALLED", "/WAL_AGENT_FOLDER"  # stand-ins, which need no quoting in the shell
+LIVE = '[ -n "$WAL_AGENT_RUN" ] && [ -n "$WAL_AGENT_SOCKET" ] || exit 0\n'  # marks a line as wal-agent's
+NAME = "wal-agent-installed"  # marks an entry too, where the agent accepts a name
+_BARE = re.compile(r'"(?:[^"\\]|\\.)*"\s*:\s*[\[{][\s,]*[\]}]')
+T = TypeVar("T")
+_ENTRY = re.compile(r"^[ \t]*\[\[[ \t]*hooks[ \t]*\]\][^\n]*\n(?:(?![ \t]*\[)[^\n]*(?:\n|\Z))*", re.MULTILINE)
 
 
 class Child(msgspec.Struct):
@@ -157,15 +164,6 @@ def _error(text: str, at: int) -> ValueError:
     line = text.count("\n", 0, at) + 1
     column = at - (text.rfind("\n", 0, at) + 1) + 1
     return ValueError(f"line {line}, column {column}")
-
-
-_RUN, _FOLDER = "WAL_AGENT_INSTALLED", "/WAL_AGENT_FOLDER"  # stand-ins, which need no quoting in the shell
-LIVE = '[ -n "$WAL_AGENT_RUN" ] && [ -n "$WAL_AGENT_SOCKET" ] || exit 0\n'  # marks a line as wal-agent's
-NAME = "wal-agent-installed"  # marks an entry too, where the agent accepts a name
-
-_BARE = re.compile(r'"(?:[^"\\]|\\.)*"\s*:\s*[\[{][\s,]*[\]}]')
-
-T = TypeVar("T")
 
 
 class InstallMemo(msgspec.Struct, frozen=True):
@@ -303,11 +301,6 @@ def _dump(value: object) -> str:
     return json.dumps(value, indent=2)
 
 
-STANDING = "|| exit 0; : wal-agent; "
-"""In each line of an agent whose hooks stand in its settings alone (family.py): marks it as wal-agent's."""
-_ENTRY = re.compile(r"^[ \t]*\[\[[ \t]*hooks[ \t]*\]\][^\n]*\n(?:(?![ \t]*\[)[^\n]*(?:\n|\Z))*", re.MULTILINE)
-
-
 def _entries(text: str) -> list[dict[str, Any]]:
     """Return the hooks of TOML settings. ValueError where it is none."""
     found = tomllib.loads(text).get("hooks", [])
@@ -374,7 +367,7 @@ def missing_hooks(wanted: HooksToInstall) -> list[str]:
 
 def settings_path(wanted: HooksToInstall) -> Path:
     """Return the file to edit: a link is followed, so that its target is edited, not replaced."""
-    return Path(os.path.realpath(wanted.settings))
+    return real_path(wanted.settings)
 
 
 def is_installed(wanted: HooksToInstall) -> bool:

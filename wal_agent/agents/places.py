@@ -28,6 +28,7 @@ PLACES: Mapping[str, Places] = {
     "copilot": Places(state=(".copilot",), memory=("AGENTS.md",)),
     "pi": Places(state=(".pi",), memory=("AGENTS.md",)),
     "opencode": Places(state=(".local/share/opencode",), memory=("AGENTS.md",)),
+    "kilo": Places(state=(".local/share/kilo",), memory=("AGENTS.md",)),
     "qwen": Places(state=(".qwen",)),
     "kimi": Places(state=(".kimi-code",), memory=("AGENTS.md",)),
     "generic": Places(state=(), skills=("skills",)),

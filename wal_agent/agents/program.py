@@ -29,11 +29,30 @@ import psutil
 from wal_agent.agents.base import Cli, Command, Env, ExitCause
 from wal_agent.errors import ConfigError
 from wal_agent.limits import exhausted
-from wal_agent.safefs import open_plain
+from wal_agent.safefs import open_plain, real_path
 from wal_agent.text import quote_word
 
 ASKING = 30.0  # seconds for `--version`
 _VERSION = re.compile(r"\d+\.\d+\.\d+[\w.+-]*")
+
+_HEAP_FLAG = "--max-old-space-size"
+_LIMIT = 1 << 22  # bytes of a settings file
+_COMMENT = re.compile(r'("(?:\\.|[^"\\])*(?:"|\Z))|//[^\n\r]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+
+_AFTER = re.compile(
+    r"(?:retry|again|retry after) (?:in |after )?(?=[\d.])"
+    r"(?:(\d{1,4}) ?d(?:ays?)?)? ?(?:(\d{1,4}) ?h(?:ours?)?)? ?(?:(\d{1,6}) ?m(?:in(?:ute)?s?)?(?![a-z]))? ?"
+    r"(?:(\d{1,9}(?:\.\d{1,9})?) ?(ms|s(?:ec(?:ond)?s?)?))?",
+    re.IGNORECASE,
+)
+_AT = re.compile(
+    r"(?:again at|resets(?: at)?) (?:([A-Z][a-z]{2}) (\d{1,2})(?:st|nd|rd|th)?,? (?:(\d{4}),? )?)?"
+    r"(\d{1,2})(?::(\d\d))? ?([ap]m)\b(?: \(([A-Za-z_+/-]{1,40})\))?",
+    re.IGNORECASE,
+)
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+
+TOO_LONG = ExitCause("context", "the conversation is too long for the model")
 
 
 class Broken(msgspec.Struct, frozen=True):
@@ -90,7 +109,7 @@ class Program(msgspec.Struct, frozen=True):
         return cli
 
     def _package_version(self, path: Path) -> str:
-        for folder in path.resolve().parents[:4]:
+        for folder in real_path(path).parents[:4]:
             try:
                 package = json.loads((folder / "package.json").read_bytes())
             except (OSError, ValueError):
@@ -130,9 +149,6 @@ def _asked_version(path: Path, env: Mapping[str, str]) -> str:
 
 def _version_number(version: str) -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", version.partition("-")[0])[:3])
-
-
-_HEAP_FLAG = "--max-old-space-size"
 
 
 def node_command(program: Path, env: Env) -> tuple[str, ...]:
@@ -275,10 +291,6 @@ def first_prompt(given: Sequence[Arg], *names: str) -> str | None:
     return next(filter(None, (*(last_value(given, name) for name in names), words)), None)
 
 
-_LIMIT = 1 << 22
-_COMMENT = re.compile(r'("(?:\\.|[^"\\])*(?:"|\Z))|//[^\n\r]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
-
-
 def read_object(path: Path, parse: Callable[[bytes], Any] = json.loads) -> dict[str, Any] | None:
     """Read a settings file. None where it is absent, or damaged: then the agent itself reports it or ignores it."""
     try:
@@ -328,20 +340,6 @@ def effective_setting(layers: Sequence[Layer], *keys: str) -> tuple[Layer, Any] 
     return found
 
 
-_AFTER = re.compile(
-    r"(?:retry|again|retry after) (?:in |after )?(?=[\d.])"
-    r"(?:(\d{1,4}) ?d(?:ays?)?)? ?(?:(\d{1,4}) ?h(?:ours?)?)? ?(?:(\d{1,6}) ?m(?:in(?:ute)?s?)?(?![a-z]))? ?"
-    r"(?:(\d{1,9}(?:\.\d{1,9})?) ?(ms|s(?:ec(?:ond)?s?)?))?",
-    re.IGNORECASE,
-)
-_AT = re.compile(
-    r"(?:again at|resets(?: at)?) (?:([A-Z][a-z]{2}) (\d{1,2})(?:st|nd|rd|th)?,? (?:(\d{4}),? )?)?"
-    r"(\d{1,2})(?::(\d\d))? ?([ap]m)\b(?: \(([A-Za-z_+/-]{1,40})\))?",
-    re.IGNORECASE,
-)
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-
-
 def retry_after_seconds(text: str, now: float) -> float:
     """Return seconds from `now` (since 1970), 0 for none: of "retry in 34.07s", "try again in 1h 5m", "try again at
     2:17 PM", "resets Nov 24, 3pm (UTC)"; the last one counts. A time of day is in this machine's zone, as the agent's
@@ -385,9 +383,6 @@ def _zone(name: str | None) -> tzinfo | None:
         return UTC if name.upper() == "UTC" else ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         return None
-
-
-TOO_LONG = ExitCause("context", "the conversation is too long for the model")
 
 
 def cause_from_last_error(

@@ -40,6 +40,19 @@ _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
 
+RELEASE = 8 << 20  # bytes of a mapped file that are read before they leave memory
+_AROUND = 64 << 10  # bytes that come into memory with one that is read
+DECODED = 8 << 20  # bytes of a session's lines that are kept in their decoded form too
+_OPEN, _CLOSE = b"{}"
+_PART = re.compile(r"[^/\0-\x1f\x7f]{1,255}")
+MAX_FOLDERS = 6  # levels of folders
+MAX_BELOW = 10_000  # files of one kind
+MAX_RESULT = 40_000  # characters of one result, as in Gemini's own cut
+
+LOST_PROMPT = "[wal-agent: the prompt that stood here was not saved]"
+"""Stands where a conversation would begin with the model's words: an API refuses every request of it."""
+HEAD_REPAIR = "The session file's first line was damaged and was written anew."
+
 
 def well_formed(payload: bytes) -> bytes:
     """Return the JSON with U+FFFD for each lone half of a surrogate pair: JavaScript writes such strings (cut emoji) as
@@ -156,10 +169,6 @@ def decode_lines(lines: Iterable[Line]) -> Iterator[tuple[Json | None, Line]]:
         read = release_after(line, read)
 
 
-RELEASE = 8 << 20  # bytes of a mapped file that are read before they leave memory
-_AROUND = 64 << 10  # bytes that come into memory with one that is read
-
-
 def release_after(line: Line, read: int) -> int:
     """Let a mapped file leave memory where this line and the `read` bytes before it are many; return their bytes."""
     read += max(len(line), _AROUND)
@@ -167,10 +176,6 @@ def release_after(line: Line, read: int) -> int:
         return read
     release(line.obj)
     return 0
-
-
-DECODED = 8 << 20  # bytes of a session's lines that are kept in their decoded form too
-_OPEN, _CLOSE = b"{}"
 
 
 class LineRecord:
@@ -255,10 +260,6 @@ def require_object(raw: msgspec.Raw) -> bytes:
     return data
 
 
-_PART = re.compile(r"[^/\0-\x1f\x7f]{1,255}")
-MAX_FOLDERS = 6
-
-
 def name_parts(name: str, deep: int = MAX_FOLDERS) -> tuple[str, ...]:
     """Split a logical name. ValueError for one that wal-agent never saves."""
     path = PurePosixPath(name)
@@ -285,9 +286,6 @@ def walk_files(base: Path, deep: int = MAX_FOLDERS) -> Iterator[Path]:
             yield Path(entry.path)
         elif deep > 1 and entry.is_dir(follow_symlinks=False):
             yield from walk_files(Path(entry.path), deep - 1)
-
-
-MAX_BELOW = 10_000  # files of one kind
 
 
 def files_below(kind: str, base: Path) -> list[SessionFile]:
@@ -320,9 +318,6 @@ def largest_file(paths: Iterable[Path]) -> Path | None:
         with suppress(OSError):
             sizes[path] = path.stat().st_size
     return max(sizes, key=sizes.__getitem__, default=None)
-
-
-MAX_RESULT = 40_000  # characters of one result, as in Gemini's own cut
 
 
 def unknown_result(call: LoggedCall) -> str:
@@ -386,11 +381,6 @@ def junk_repair(junk: int) -> list[str]:
 def lost_calls_repair(results: int) -> list[str]:
     """`results`: how many had no call any more; the log's calls are put back with theirs."""
     return [f"{results} result(s) whose call was lost with a damaged line were {LEFT_OUT}"] if results else []
-
-
-LOST_PROMPT = "[wal-agent: the prompt that stood here was not saved]"
-"""Stands where a conversation would begin with the model's words: an API refuses every request of it."""
-HEAD_REPAIR = "The session file's first line was damaged and was written anew."
 
 
 def time_of(timestamp: Any) -> datetime | None:

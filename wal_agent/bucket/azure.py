@@ -92,6 +92,12 @@ PAGE_SIZE = 5000  # the most that Azure puts into one page: a listing cannot beg
 MAX_NAME = 1024
 _VERSION = "2021-12-02"  # of the service's interface
 _PARSE_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
+_HOST = re.compile(
+    r"[a-z0-9]{3,24}(\.z\d{1,3})?\.blob\."
+    r"(core\.windows\.net|core\.usgovcloudapi\.net|core\.chinacloudapi\.cn|storage\.azure\.net)"
+)
+_CONTAINER = re.compile(r"(?=.{3,63}$)[a-z0-9]+(?:-[a-z0-9]+)*")
+_ETAG = re.compile(r'"[\w.-]{1,100}"', re.ASCII)
 
 logging.getLogger("azure").addHandler(logging.NullHandler())  # else warnings go to the agent's terminal (I6)
 logging.getLogger("msal").addHandler(logging.NullHandler())
@@ -343,14 +349,6 @@ def find_account(host: str, env: Mapping[str, str]) -> Account:
         what = f"BlobEndpoint in {source} is http://, over which anyone could read a SAS or a token."
         raise Misconfigured(what, "Write https://, or use AccountKey, which is not sent.")
     return found
-
-
-_HOST = re.compile(
-    r"[a-z0-9]{3,24}(\.z\d{1,3})?\.blob\."
-    r"(core\.windows\.net|core\.usgovcloudapi\.net|core\.chinacloudapi\.cn|storage\.azure\.net)"
-)
-_CONTAINER = re.compile(r"(?=.{3,63}$)[a-z0-9]+(?:-[a-z0-9]+)*")
-_ETAG = re.compile(r'"[\w.-]{1,100}"', re.ASCII)
 
 
 class AzureBucket:

@@ -44,6 +44,8 @@ SEALED_MAGIC = b"WALE"
 SEALED_FORMAT = 1
 NONCE = 12  # bytes, random: one key is good for 2**32 objects (NIST SP 800-38D, 8.3)
 TAG = 16
+_HEAD_SIZE = len(SEALED_MAGIC) + 1 + KEY_ID_SIZE
+SEALED_OVERHEAD = _HEAD_SIZE + NONCE + TAG
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +179,6 @@ def _kill_tree(pid: int) -> None:
         for process in [*shell.children(recursive=True), shell]:
             with suppress(psutil.Error):
                 process.kill()
-
-
-_HEAD_SIZE = len(SEALED_MAGIC) + 1 + KEY_ID_SIZE
-SEALED_OVERHEAD = _HEAD_SIZE + NONCE + TAG
 
 
 def is_covered(key: str) -> bool:

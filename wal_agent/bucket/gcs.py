@@ -75,6 +75,13 @@ SDK_ONE_REQUEST = 8 << 20  # bytes; google-cloud-storage sends more than this in
 _BINARY = "application/octet-stream"
 _PARSE_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 SETTINGS = "WAL_AGENT_GS"  # names what is asked of each request, of OPTIONS (docs/BUCKETS.md)
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_GENERATION = re.compile(r"[1-9][0-9]{0,18}")
+_ASCII = re.compile(r"[!-~]*")
+_SDK_ERRORS = (OSError, HTTPError, auth.GoogleAuthError, GoogleAPIError, InvalidResponse, DataCorruption)
+OPTIONS: Mapping[str, str] = {"kms-key": r"projects/[\w.:-]+/locations/[\w-]+/keyRings/[\w-]+/cryptoKeys/[\w-]+"}
+
+_NO_CREDENTIALS = (auth.DefaultCredentialsError, ValueError, TypeError, KeyError, AttributeError)
 
 
 def reply_text(body: bytes) -> str:
@@ -119,8 +126,6 @@ def _forbidden(op: Op, bucket: str, who: str, text: str) -> Denied:
         f"`gcloud auth list` shows the accounts; give this one roles/storage.objectUser on the bucket{also}.",
     )
 
-
-_NO_CREDENTIALS = (auth.DefaultCredentialsError, ValueError, TypeError, KeyError, AttributeError)
 
 logging.getLogger("google").addHandler(logging.NullHandler())  # else its warnings go to the agent's terminal (I6)
 
@@ -222,15 +227,6 @@ def _default_credentials() -> Any:
         why = quote(str(error).partition(" To set up")[0].rstrip("."))
         raise Denied(f"There are no credentials for Cloud Storage ({why}).", LOGIN) from error
     return credentials
-
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
-_GENERATION = re.compile(r"[1-9][0-9]{0,18}")
-_ASCII = re.compile(r"[!-~]*")
-_SDK_ERRORS = (OSError, HTTPError, auth.GoogleAuthError, GoogleAPIError, InvalidResponse, DataCorruption)
-
-
-OPTIONS: Mapping[str, str] = {"kms-key": r"projects/[\w.:-]+/locations/[\w-]+/keyRings/[\w-]+/cryptoKeys/[\w-]+"}
 
 
 class GcsBucket:

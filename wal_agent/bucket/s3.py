@@ -130,6 +130,21 @@ BULK = 1 << 20  # bytes; of a larger put, megabytes may still be in the kernel's
 BULK_TIMEOUT = 60.0
 MAX_NAME = 1024  # S3's most, of the prefix and a key together
 SETTINGS = "WAL_AGENT_S3"  # names what a bucket's policy asks of each request, of OPTIONS (docs/BUCKETS.md)
+T = TypeVar("T")
+_BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9](?:[a-z0-9-]|\.(?!\.)){1,61}[a-z0-9]")
+_ETAG = re.compile(r'"[!#-~]*"|[0-9A-Za-z._/+=-]+')  # not `*`, nor a list, which If-Match would understand otherwise
+_PRINTABLE = re.compile(r"[ -~]*")
+OPTIONS: Mapping[str, str] = {
+    "sse": r"AES256|aws:kms|aws:kms:dsse",
+    "kms-key": r"[\w:/+=,.@-]{1,2048}",
+    "bucket-key": r"on|off",
+    "acl": r"private|bucket-owner-read|bucket-owner-full-control",
+    "tagging": r"[\w%&=.:/+@ -]{1,3000}",
+    "storage-class": r"(?!GLACIER$|DEEP_ARCHIVE$)[A-Z_]{1,40}",
+    "checksum": r"md5|crc32|sha1|sha256",
+    "owner": r"[0-9]{12}",
+    "payer": r"requester",
+}
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -326,27 +341,6 @@ def host_of(url: str) -> str:
     """Host and port of a URL, without the user and password that may stand before them; what is no URL as it is."""
     found = re.match(r"\w+://(?:[^/]*@)?([^/]*)", url)
     return quote(found[1] if found else url)
-
-
-T = TypeVar("T")
-
-
-_BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9](?:[a-z0-9-]|\.(?!\.)){1,61}[a-z0-9]")
-_ETAG = re.compile(r'"[!#-~]*"|[0-9A-Za-z._/+=-]+')  # not `*`, nor a list, which If-Match would understand otherwise
-_PRINTABLE = re.compile(r"[ -~]*")
-
-
-OPTIONS: Mapping[str, str] = {
-    "sse": r"AES256|aws:kms|aws:kms:dsse",
-    "kms-key": r"[\w:/+=,.@-]{1,2048}",
-    "bucket-key": r"on|off",
-    "acl": r"private|bucket-owner-read|bucket-owner-full-control",
-    "tagging": r"[\w%&=.:/+@ -]{1,3000}",
-    "storage-class": r"(?!GLACIER$|DEEP_ARCHIVE$)[A-Z_]{1,40}",
-    "checksum": r"md5|crc32|sha1|sha256",
-    "owner": r"[0-9]{12}",
-    "payer": r"requester",
-}
 
 
 class Extra(msgspec.Struct, frozen=True):

@@ -14,6 +14,8 @@ from wal_agent.bucket.base import Bucket, BucketDecorator
 from wal_agent.text import quote
 
 TIME = 3.0  # seconds that a command waits for it
+_OLD = {"numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore"}
+_PLACE = {"matchesPrefix", "isLive", "age", *_OLD}
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -77,10 +79,6 @@ def s3_rules(rules: Iterable[Mapping[str, Any]]) -> tuple[Rule, ...]:
         if rule.get("Status") == "Enabled":
             found.append(made)
     return tuple(found)
-
-
-_OLD = {"numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore"}
-_PLACE = {"matchesPrefix", "isLive", "age", *_OLD}
 
 
 def gs_rules(rules: Iterable[Mapping[str, Any]]) -> tuple[Rule, ...]:

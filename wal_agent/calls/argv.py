@@ -21,6 +21,11 @@ _FETCH = (
     "-q|--quiet -v|--verbose -p|--prune -t|--tags -n|--no-tags -f|--force --all --unshallow --progress -4|--ipv4 "
     "-6|--ipv6 -k|--keep --no-recurse-submodules --set-upstream"
 )
+_HARMLESS = frozenset({"--no-pager", "-P", "-p", "--paginate", "--no-optional-locks", "--no-replace-objects"})
+# Settings that change nothing that a verdict rests on.
+_SETTING = re.compile(
+    r"(?:user|author|committer|color|advice|gpg)\.[\w.-]+=.*|(?:commit|tag)\.gpgsign=\w+|gc\.auto=\d+", re.I
+)
 
 
 def program_name(text: str | None) -> str | None:
@@ -187,12 +192,6 @@ VERBS: dict[str, Options] = {
     "init": parse_options("-q|--quiet", "-b|--initial-branch --object-format"),
     "worktree": parse_options("-q|--quiet -f|--force -d|--detach --no-track --guess-remote", "-b -B", "--track"),
 }
-
-_HARMLESS = frozenset({"--no-pager", "-P", "-p", "--paginate", "--no-optional-locks", "--no-replace-objects"})
-# Settings that change nothing that a verdict rests on.
-_SETTING = re.compile(
-    r"(?:user|author|committer|color|advice|gpg)\.[\w.-]+=.*|(?:commit|tag)\.gpgsign=\w+|gc\.auto=\d+", re.I
-)
 
 
 def parse_git(words: Sequence[str]) -> GitCommand | None:

@@ -99,6 +99,37 @@ FOLDERS = ("dir_path", "directory", "workdir", "cwd")  # what agents call the fo
 _MAX_COMMANDS = 200
 _MAX_ALSO = 4  # commands beside the worst whose verifications are given one by one
 _MAX_DEPTH = 8
+_COPIES = frozenset({"cp", "mv", "install", "ln", "scp", "rsync"})  # read all operands but the last, and write that
+_WRITES_ALL = frozenset({"tee", "sponge"})
+_TO_FILE = frozenset({"-o", "--output", "-O", "--out", "-out"})
+_SAYS_NOTHING_OF_IT = frozenset({"echo", "printf", "test", "[", "ls", "stat", "cd", "mkdir", "touch", "find", "rm"})
+_RANDOM = frozenset({"shuf", "gshuf", "uuidgen", "pwgen", "mcookie", "apg", "makepasswd", "fortune", "jot"})
+_RANDOM_OPENSSL = frozenset({"rand", "genrsa", "genpkey", "gendsa", "ecparam", "dhparam", "enc", "passwd", "req"})
+UNREADABLE = Classified("unknown", "unreadable", "has an input that could not be read")
+NO_RULE = Classified("unknown", "none", "is not known to wal-agent", GENERAL_VERIFY)
+_UNPARSED = Classified("unknown", "shell-unreadable", "is shell text that cannot be read for certain", GENERAL_VERIFY)
+_NOTHING = Classified("unknown", "shell-empty", "holds no command", GENERAL_VERIFY)
+_TOO_MUCH = Classified("unknown", "shell-long", "holds too many commands to be sure of", GENERAL_VERIFY)
+_OTHERS = Classified(
+    "unknown", "shell-others", "runs other commands", "look for what its other commands were to change"
+)
+_PROGRAM = Classified("unknown", "program", "runs a program that wal-agent does not know", GENERAL_VERIFY)
+_SCRIPT = Classified("unknown", "script", "runs a script or a program that its words do not name", GENERAL_VERIFY)
+_FUNCTION = Classified("read_only", "function", "runs what the text itself says")
+_FIELDS = Classified("unknown", "shell-field", "has a field whose meaning is not known to wal-agent", GENERAL_VERIFY)
+_LOOKS = Classified("read_only", "wrapper", "only prints")
+_CODE: Mapping[inline_code.Reads, Classified] = {
+    "read_only": Classified("read_only", "code-reads", "is code that only reads and prints"),
+    "idempotent": Classified(
+        "idempotent",
+        "code-imports",
+        "is code that only reads and prints, unless the folder has modules by the names that it imports",
+        "look in the folder for modules by the names that the code imports",
+    ),
+}
+_RUNS_CODE = re.compile("python|node")
+_BADNESS: Mapping[Class, int] = {"read_only": 0, "idempotent": 1, "unknown": 2, "mutation": 3}
+_FOLDER = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,200}")
 
 
 def redirect_effects(redirects: Iterable[Redirect]) -> list[Classified]:
@@ -203,14 +234,6 @@ def builtin_effect(words: Sequence[Word]) -> Classified | None:
     return _SETS if variable_effects(names) else READS
 
 
-_COPIES = frozenset({"cp", "mv", "install", "ln", "scp", "rsync"})  # read all operands but the last, and write that
-_WRITES_ALL = frozenset({"tee", "sponge"})
-_TO_FILE = frozenset({"-o", "--output", "-O", "--out", "-out"})
-_SAYS_NOTHING_OF_IT = frozenset({"echo", "printf", "test", "[", "ls", "stat", "cd", "mkdir", "touch", "find", "rm"})
-_RANDOM = frozenset({"shuf", "gshuf", "uuidgen", "pwgen", "mcookie", "apg", "makepasswd", "fortune", "jot"})
-_RANDOM_OPENSSL = frozenset({"rand", "genrsa", "genpkey", "gendsa", "ecparam", "dhparam", "enc", "passwd", "req"})
-
-
 def joint_effect(commands: Sequence[Simple]) -> Classified | None:
     """What the commands of one text do together that none of them does alone; None where nothing is seen."""
     writes = [set(_writes(c)) for c in commands]
@@ -284,34 +307,6 @@ def _draws(c: Simple) -> bool:
     if name == "wg":
         return bool(texts) and texts[0] in ("genkey", "genpsk")
     return name in _RANDOM
-
-
-UNREADABLE = Classified("unknown", "unreadable", "has an input that could not be read")
-NO_RULE = Classified("unknown", "none", "is not known to wal-agent", GENERAL_VERIFY)
-_UNPARSED = Classified("unknown", "shell-unreadable", "is shell text that cannot be read for certain", GENERAL_VERIFY)
-_NOTHING = Classified("unknown", "shell-empty", "holds no command", GENERAL_VERIFY)
-_TOO_MUCH = Classified("unknown", "shell-long", "holds too many commands to be sure of", GENERAL_VERIFY)
-_OTHERS = Classified(
-    "unknown", "shell-others", "runs other commands", "look for what its other commands were to change"
-)
-_PROGRAM = Classified("unknown", "program", "runs a program that wal-agent does not know", GENERAL_VERIFY)
-_SCRIPT = Classified("unknown", "script", "runs a script or a program that its words do not name", GENERAL_VERIFY)
-_FUNCTION = Classified("read_only", "function", "runs what the text itself says")
-_FIELDS = Classified("unknown", "shell-field", "has a field whose meaning is not known to wal-agent", GENERAL_VERIFY)
-_LOOKS = Classified("read_only", "wrapper", "only prints")
-_CODE: Mapping[inline_code.Reads, Classified] = {
-    "read_only": Classified("read_only", "code-reads", "is code that only reads and prints"),
-    "idempotent": Classified(
-        "idempotent",
-        "code-imports",
-        "is code that only reads and prints, unless the folder has modules by the names that it imports",
-        "look in the folder for modules by the names that the code imports",
-    ),
-}
-
-_RUNS_CODE = re.compile("python|node")
-_BADNESS: Mapping[Class, int] = {"read_only": 0, "idempotent": 1, "unknown": 2, "mutation": 3}
-_FOLDER = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,200}")
 
 
 def classify(call: ReadCall, rules: Rules, explain: bool = True) -> Classified:

@@ -29,6 +29,24 @@ _FILE: Final = r"\.{1,2}/[\w./@-]+\.json"
 _CONSTANT: Final = r"process\.(?:versions?+|platform|arch|argv)(?>(?:\.[A-Za-z_]\w*+)*)"
 
 Reads = Literal["read_only", "idempotent"]
+_NODE_OPTIONS: Final = frozenset({"-p", "-e", "-pe", "--print", "--eval"})
+_VALUE: Final = (
+    rf"(?:{_TEXT}|{_NUMBER}|{_CONSTANT}|require\s*\(\s*(?:'{_FILE}'|\"{_FILE}\")\s*\))"
+    rf"(?>(?:\s*\.\s*{_NAME}|\s*\[\s*(?:{_TEXT}|{_NUMBER})\s*\])*)"
+)
+_SUM: Final = rf"(?:null|{_VALUE}(?>(?:\s*[-+*/]\s*{_VALUE})*))"
+_SHOWN: Final = (
+    rf"(?:(?:JSON\.stringify|Object\.(?:keys|values|entries))\s*\(\s*{_SUM}(?>(?:\s*,\s*{_SUM})*)\s*\)|{_SUM})"
+)
+
+_PLAIN: Final = (
+    *(ast.Module, ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.With, ast.Pass),
+    *(ast.Break, ast.Continue, ast.Try, ast.ExceptHandler, ast.Assert, ast.Return, ast.Raise, ast.FunctionDef),
+    *(ast.BoolOp, ast.NamedExpr, ast.BinOp, ast.UnaryOp, ast.Lambda, ast.IfExp, ast.Dict, ast.Set, ast.ListComp),
+    *(ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Compare, ast.FormattedValue, ast.JoinedStr, ast.Constant),
+    *(ast.Subscript, ast.Starred, ast.List, ast.Tuple, ast.Slice, ast.comprehension, ast.arguments, ast.arg),
+    *(ast.keyword, ast.withitem, ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop, ast.Yield),
+)
 
 
 def classify_code(c: Simple) -> Reads | None:
@@ -70,16 +88,6 @@ def _code(c: Simple) -> tuple[str, bool] | None:
 
 class _UnknownCode(Exception):
     """There is something in the code that is in no list."""
-
-
-_PLAIN: Final = (
-    *(ast.Module, ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.With, ast.Pass),
-    *(ast.Break, ast.Continue, ast.Try, ast.ExceptHandler, ast.Assert, ast.Return, ast.Raise, ast.FunctionDef),
-    *(ast.BoolOp, ast.NamedExpr, ast.BinOp, ast.UnaryOp, ast.Lambda, ast.IfExp, ast.Dict, ast.Set, ast.ListComp),
-    *(ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Compare, ast.FormattedValue, ast.JoinedStr, ast.Constant),
-    *(ast.Subscript, ast.Starred, ast.List, ast.Tuple, ast.Slice, ast.comprehension, ast.arguments, ast.arg),
-    *(ast.keyword, ast.withitem, ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop, ast.Yield),
-)
 
 
 class _CodeReader:
@@ -207,17 +215,6 @@ def _check_open(node: ast.Call) -> None:
         raise _UnknownCode
     if not isinstance(mode, ast.Constant) or mode.value not in ("r", "rb", "rt"):
         raise _UnknownCode
-
-
-_NODE_OPTIONS: Final = frozenset({"-p", "-e", "-pe", "--print", "--eval"})
-_VALUE: Final = (
-    rf"(?:{_TEXT}|{_NUMBER}|{_CONSTANT}|require\s*\(\s*(?:'{_FILE}'|\"{_FILE}\")\s*\))"
-    rf"(?>(?:\s*\.\s*{_NAME}|\s*\[\s*(?:{_TEXT}|{_NUMBER})\s*\])*)"
-)
-_SUM: Final = rf"(?:null|{_VALUE}(?>(?:\s*[-+*/]\s*{_VALUE})*))"
-_SHOWN: Final = (
-    rf"(?:(?:JSON\.stringify|Object\.(?:keys|values|entries))\s*\(\s*{_SUM}(?>(?:\s*,\s*{_SUM})*)\s*\)|{_SUM})"
-)
 
 
 @cache  # and not at import: it takes 20 ms to compile, and few runs see such code

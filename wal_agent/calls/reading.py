@@ -37,6 +37,20 @@ ANYWHERE = "*"  # a folder that is not known
 _TEXTS = ("command", "cmd")  # what tools that are not known call their shell text
 _FOLDER_OPTION = ("git", "make")  # -C
 _ANSWERS = ("", "y", "yes")
+_OWN = frozenset(("checkpoint", "step", "state", "recall", "settle", "mark", "inbox", "pause"))
+_PRINTS = frozenset(("printf", "echo", "true", ":"))
+# Words for people and limits of time of other tools than shells, whose rules say which these are.
+TALK = split_names(
+    "description explanation justification timeout timeout_ms idle_timeout_ms delay_ms wait_for_previous "
+    "run_in_background is_background"
+)
+_PWD = re.compile(r"\$PWD\b|\$\{PWD\}|\$\(pwd\)|`pwd`")
+_BEHIND = re.compile(r"(?<![&<>|])&(?![&>])")  # perhaps in quotes
+_SERVER = re.compile(r"mcp_{1,2}")
+_RUNNERS = (["uv", "run"], ["poetry", "run"], ["pipenv", "run"], ["bundle", "exec"], ["npx"])
+_MOVES = frozenset({"-C", "-D", "-R", "--chdir"})  # of wrappers: another folder
+_PYTHON = Word("python", "python")
+_TAKES_TEXT = frozenset({"at", "batch", "tmux", "screen", "script", "expect"})  # they run what they are given as text
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -69,18 +83,6 @@ class Runs(msgspec.Struct, frozen=True):
     shell: bool = False
 
 
-# Words for people and limits of time of other tools than shells, whose rules say which these are.
-TALK = split_names(
-    "description explanation justification timeout timeout_ms idle_timeout_ms delay_ms wait_for_previous "
-    "run_in_background is_background"
-)
-_PWD = re.compile(r"\$PWD\b|\$\{PWD\}|\$\(pwd\)|`pwd`")
-_BEHIND = re.compile(r"(?<![&<>|])&(?![&>])")  # perhaps in quotes
-_SERVER = re.compile(r"mcp_{1,2}")
-_RUNNERS = (["uv", "run"], ["poetry", "run"], ["pipenv", "run"], ["bundle", "exec"], ["npx"])
-_MOVES = frozenset({"-C", "-D", "-R", "--chdir"})  # of wrappers: another folder
-_PYTHON = Word("python", "python")
-_TAKES_TEXT = frozenset({"at", "batch", "tmux", "screen", "script", "expect"})  # they run what they are given as text
 _FIRST = Command("")
 
 Words = tuple[Word, ...]
@@ -132,6 +134,21 @@ def leaves_behind(call: ReadCall) -> bool:
         return False
     script = call.parse(text)
     return script.leaves if script is not None else True
+
+
+def only_tells(call: ReadCall) -> bool:
+    """Whether a call's shell text does no more than tell wal-agent something, or ask it: a step's command is an effect
+    of its own, and the rest stays in the job's log."""
+    if b"wal-agent" not in call.input:
+        return False
+    commands = shell_commands(call)
+    for simple in commands:
+        words = [word.text or "" for word in simple.words]
+        own = words[:1] == ["wal-agent"] and words[1:2] and words[1] in _OWN
+        kept = (r for r in simple.redirects if ">" in r.op and r.to is not None)
+        if not (own or (words[:1] and words[0] in _PRINTS)) or any(r.to.text != "/dev/null" for r in kept if r.to):
+            return False
+    return bool(commands)
 
 
 def shell_text(call: ReadCall) -> str:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import stat
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,13 +85,8 @@ def display_path(path: bytes) -> str:
 
 def bound_paths(paths: Iterable[bytes]) -> tuple[bytes, ...]:
     """The first of them, MAX_PATHS_SIZE bytes in all."""
-    room, chosen = MAX_PATHS_SIZE, []
-    for path in paths:
-        room -= len(path)
-        if room < 0:
-            break
-        chosen.append(path)
-    return tuple(chosen)
+    found = tuple(paths)
+    return found[: bisect_right([*accumulate(map(len, found))], MAX_PATHS_SIZE)]
 
 
 def describe_unexpected(lines: Sequence[str], more: int, shown: int = 3) -> str:

@@ -26,6 +26,7 @@ from typing import IO
 import msgspec
 
 from wal_agent.budget import FOREIGN
+from wal_agent.safefs import real_path
 
 MAX_OUTPUT = 64 << 20  # bytes of output that are held in memory
 MAX_WARNED = 1 << 20  # bytes of warnings
@@ -166,8 +167,8 @@ class Git(msgspec.Struct):
     def _folders(self) -> list[str]:
         folders = [f for f in self.env.get("PATH", os.defpath).split(os.pathsep) if f.startswith("/")]
         project = self.project
-        if project is not None and not Path(self.env.get("HOME") or "/").resolve().is_relative_to(project):
-            folders = [f for f in folders if not Path(f).resolve().is_relative_to(project)]
+        if project is not None and not real_path(self.env.get("HOME") or "/").is_relative_to(project):
+            folders = [f for f in folders if not real_path(f).is_relative_to(project)]
         return folders
 
     def text(
@@ -322,7 +323,7 @@ class _Watch(threading.Timer):
 
     def run(self) -> None:
         began = time.monotonic()
-        until, look, pause, before = began + self.interval, began + LOOK, LOOK, None
+        until, look, pause, before = began + self.interval, began, LOOK, None
         while (left := until - time.monotonic()) > 0:
             if self.finished.wait(min(left, FEED if self._git.pipes else pause)):
                 return

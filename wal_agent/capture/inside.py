@@ -115,11 +115,11 @@ class TreeCapture:
             capture = self._of(folder, path)
             if capture is None:
                 continue
-            glance = capture.glance()
-            if glance is not None and glance == self._same.get(folder):
+            before, glance = self._same.pop(folder, None), capture.glance()
+            if glance is not None and glance == before:
+                self._same[folder] = glance
                 saved.append(name)
                 continue
-            self._same.pop(folder, None)
             if capture.many_waiting and not self._small:
                 saved, lags = [*saved, name], True
                 continue

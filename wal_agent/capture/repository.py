@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +29,7 @@ from wal_agent.capture.candidates import bound_paths
 from wal_agent.capture.git import Git, GitBounds, GitDirs, GitFailed, list_reachable, object_sizes, trees_of
 from wal_agent.capture.shadow import GitState, Shadow, is_object_id, read_state
 from wal_agent.records import Repository
-from wal_agent.safefs import file_signature, open_plain, read_end, read_plain
+from wal_agent.safefs import file_signature, open_plain, read_end, read_plain, real_path
 
 LINKED = "worktrees"  # folder in a repository, with one for each worktree that `git worktree add` linked to it
 MAX_LINKED = 200  # of them
@@ -54,6 +55,25 @@ MAX_REFS = 2000
 MAX_STASHES = 100
 MAX_STASH_LOG = 64 << 10  # bytes
 MAX_SPARSE = 64 << 10  # bytes of the sparse patterns
+PROGRESS_FILES = (
+    *("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "MERGE_RR", "AUTO_MERGE", "SQUASH_MSG", "ORIG_HEAD"),
+    *("CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD"),
+    *("BISECT_LOG", "BISECT_START", "BISECT_NAMES", "BISECT_TERMS", "BISECT_EXPECTED_REV"),
+)
+_BUSY = (
+    ("rebase-merge/", "rebase"),
+    ("rebase-apply/applying", "am"),
+    ("rebase-apply/", "rebase"),
+    ("MERGE_HEAD", "merge"),
+    ("CHERRY_PICK_HEAD", "cherry-pick"),
+    ("REVERT_HEAD", "revert"),
+    ("sequencer/", "cherry-pick"),
+    ("BISECT_LOG", "bisect"),
+)
+_HEADS = (
+    *("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD"),
+    *("rebase-merge/onto", "rebase-merge/orig-head", "rebase-apply/onto", "rebase-apply/orig-head"),
+)
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -98,7 +118,7 @@ def named_worktree(git_dir: Path) -> Path | None:
     named = _named_in(git_dir / "gitdir")
     with suppress(OSError, ValueError):
         if named.endswith("/.git"):
-            return Path(named).parent.resolve()
+            return real_path(Path(named).parent)
     return None
 
 
@@ -113,9 +133,9 @@ def find_location(git: Git, workspace: Path) -> Location:
         said = git.text("rev-parse", *asked, cwd=workspace).split("\n")
         if len(said) != len(asked):  # a name with a newline in it
             said = [git.text("rev-parse", one, cwd=workspace) for one in asked]
-        top = Path(said[0]).resolve()
+        top = real_path(said[0])
         prefix = workspace.relative_to(top).as_posix()
-        place = Location(top, "" if prefix == "." else prefix, Path(said[1]), (workspace / said[2]).resolve())
+        place = Location(top, "" if prefix == "." else prefix, Path(said[1]), real_path(workspace / said[2]))
         if place.prefix and _ignores(git, place):
             return plain  # by the rules of the repository around it all of it would be left out
     except (GitFailed, ValueError, OSError):
@@ -179,27 +199,6 @@ def _read_all_marks(folder: Path) -> dict[str, tuple[str, ...]]:
 
 def _key(job: str) -> str:
     return hashlib.sha256(job.encode()).hexdigest()[:8]
-
-
-PROGRESS_FILES = (
-    *("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "MERGE_RR", "AUTO_MERGE", "SQUASH_MSG", "ORIG_HEAD"),
-    *("CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD"),
-    *("BISECT_LOG", "BISECT_START", "BISECT_NAMES", "BISECT_TERMS", "BISECT_EXPECTED_REV"),
-)
-_BUSY = (
-    ("rebase-merge/", "rebase"),
-    ("rebase-apply/applying", "am"),
-    ("rebase-apply/", "rebase"),
-    ("MERGE_HEAD", "merge"),
-    ("CHERRY_PICK_HEAD", "cherry-pick"),
-    ("REVERT_HEAD", "revert"),
-    ("sequencer/", "cherry-pick"),
-    ("BISECT_LOG", "bisect"),
-)
-_HEADS = (
-    *("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD"),
-    *("rebase-merge/onto", "rebase-merge/orig-head", "rebase-apply/onto", "rebase-apply/orig-head"),
-)
 
 
 def progress_heads(files: Mapping[str, bytes]) -> tuple[str, ...]:
@@ -441,10 +440,8 @@ def whole_folders(paths: Iterable[bytes], others: Iterable[bytes]) -> tuple[byte
             shared.add(path)
     found: dict[bytes, None] = {}
     for path in paths:
-        at = path.find(b"/")
-        while at >= 0 and path[:at] in shared:
-            at = path.find(b"/", at + 1)
-        found[path[:at] if at >= 0 else path] = None
+        folders = (match.start() for match in re.finditer(b"/", path))
+        found[path[: next((end for end in folders if path[:end] not in shared), None)]] = None
     return tuple(found)
 
 

@@ -37,7 +37,7 @@ from wal_agent.capture.git import Git, GitBounds, GitDirs, GitFailed, GitStopped
 from wal_agent.capture.repository import Location
 from wal_agent.capture.shadow import Shadow
 from wal_agent.records import Pending
-from wal_agent.safefs import Signature, file_signature, read_plain
+from wal_agent.safefs import Signature, file_signature, read_plain, real_path
 
 IGNORE_FILE = ".wal-agentignore"
 MAX_IGNORE_FILE = 1 << 20  # bytes of a file of patterns
@@ -48,6 +48,8 @@ NO_BUDGET = 1 << 62  # bytes
 MAX_PENDING = 5  # files that are not saved yet and are named
 MAX_IGNORED = 1 << 20  # bytes of their list
 MAX_MODES = 10_000  # files; where there are more, only those that changed are asked for their modes again
+_CLOSED = re.compile(r"warning: could not open directory '(.*)/(?:': .*|[^/]*)")  # git cuts its line at 4096 bytes
+_UNABLE = re.compile(r"fatal: Unable to process path (.*)", re.DOTALL)
 
 
 def write_excludes(users: Path | None, place: Location, target: Path) -> bytes:
@@ -110,10 +112,6 @@ def escape_pattern(path: str) -> str:
     return re.sub(r"([\\*?\[\]!# ])", r"\\\1", path)
 
 
-_CLOSED = re.compile(r"warning: could not open directory '(.*)/(?:': .*|[^/]*)")  # git cuts its line at 4096 bytes
-_UNABLE = re.compile(r"fatal: Unable to process path (.*)", re.DOTALL)
-
-
 class Scanned(msgspec.Struct, frozen=True):
     """`work`: tree of the workspace folder. `candidates`: how many files were examined. `private`: as in
     shadow.GitState. `inside`: repositories inside, below the workspace. `pending`: files that were not taken this
@@ -139,7 +137,7 @@ class Scanner:
         self, shadow: Shadow, workspace: Path, env: Mapping[str, str], private: Iterable[Path], caps: Caps
     ) -> None:
         self._shadow, self._git, self._workspace, self._env = shadow, shadow.git, workspace, env
-        self._private = [path for each in private for path in {each.absolute(), each.resolve()}]
+        self._private = [path for each in private for path in {each.absolute(), real_path(each)}]
         self._caps = caps
         self._users: tuple[object, Path | None] | None = None  # the user's own ignore file, and when that was asked
         self._rules: object = None  # by which the list of ignored files was made

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +15,14 @@ import typer
 
 from wal_agent.cli.options import complete_agent, with_settings
 from wal_agent.clock import SystemClock
-from wal_agent.errors import Damaged, UsageError
+from wal_agent.errors import Damaged, UsageError, WalAgentError
 
 if TYPE_CHECKING:
     from wal_agent.acp.serve import Known
     from wal_agent.bucket.base import Bucket
+    from wal_agent.fleet.jobs import Job
+    from wal_agent.operate.at_rest import JobAccess
+    from wal_agent.wal.state import State
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
 MAX_READ = 50  # jobs of a folder whose sessions are looked up, newest first
@@ -40,13 +44,16 @@ def acp(
     An editor starts this in place of the agent's own ACP mode. A session that was cut off is restored when the editor
     loads it, on any machine. Options are those of `wal-agent run`; everything after `--` is passed to the agent.
     """
-    from wal_agent.acp.serve import Jobs, Server, new_job
+    from wal_agent.acp.serve import Jobs, Known, Server, new_job
     from wal_agent.agents import AGENTS, unknown_agent_error
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.decorators import RetryBucket
-    from wal_agent.bucket.encryption import EncryptedBucket, load_key
+    from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
     from wal_agent.cli.job import settings_for
     from wal_agent.config import variable_of
+    from wal_agent.operate.at_rest import JobAccess
+    from wal_agent.wal.keys import Keys
+    from wal_agent.wal.reader import replay
 
     if agent not in AGENTS:
         raise unknown_agent_error(agent)
@@ -66,7 +73,14 @@ def acp(
         settings = settings_for(agent, folder, flags)
         key = key_of(settings.encryption_key_file, settings.encryption_key_command)
         with closing(EncryptedBucket(open_bucket(settings.bucket), key)) as opened:
-            yield from find_sessions(RetryBucket(opened, SystemClock(), random.Random()), agent, folder, cut_off)
+            bucket = RetryBucket(opened, SystemClock(), random.Random())
+            for job in find_jobs(bucket, agent, folder, cut_off):
+                with suppress(Damaged):
+                    state = replay(bucket, Keys(job.job)).state
+                    if state.ran and state.session:
+                        yield Known(state.session, job.job, str(folder), len(state.open))
+                    elif job.state == "crashed" and is_unsaid(state, args):
+                        close_unsaid(JobAccess(bucket, Keys(job.job), settings.ttl, os.environ, key_id(key)), args)
 
     def name(folder: Path) -> str:
         return new_job(settings_for(agent, folder, flags).job)
@@ -75,19 +89,32 @@ def acp(
     raise typer.Exit(Server(own, args, jobs).serve())
 
 
-def find_sessions(bucket: Bucket, agent: str, folder: Path, cut_off: bool) -> Iterator[Known]:
-    """Yield the sessions of the agent's jobs of `folder`, newest first; with `cut_off` those that were. `bucket`
-    decrypts. Unavailable, Denied."""
-    from wal_agent.acp.serve import Known
-    from wal_agent.fleet.jobs import UNFINISHED, find_jobs_here
-    from wal_agent.wal.keys import Keys
-    from wal_agent.wal.reader import replay
+def find_jobs(bucket: Bucket, agent: str, folder: Path, cut_off: bool) -> list[Job]:
+    """Find the agent's jobs of `folder`, newest first; with `cut_off` those that were. Takes its time: a session that
+    is not found cannot be loaded. Unavailable, Denied."""
+    from wal_agent.fleet.jobs import UNFINISHED, find_folder_jobs
 
     states = UNFINISHED - {"running"}
-    jobs = [job for job in find_jobs_here(bucket, folder, os.environ) if job.agent == agent]
-    wanted = [job for job in jobs if not cut_off or job.state in states]
-    for job in sorted(wanted, key=lambda job: job.started, reverse=True)[:MAX_READ]:
-        with suppress(Damaged):
-            state = replay(bucket, Keys(job.job)).state
-            if state.session:
-                yield Known(state.session, job.job, str(folder), len(state.open))
+    here = (each.job for each in find_folder_jobs(bucket, folder, os.environ, seconds=inf) if each.relation == "here")
+    wanted = [job for job in here if job.agent == agent and (not cut_off or job.state in states)]
+    return sorted(wanted, key=lambda job: job.started, reverse=True)[:MAX_READ]
+
+
+def is_unsaid(state: State, args: Sequence[str]) -> bool:
+    """Whether nobody said anything in a job's one session, which was begun with no other arguments. Pure."""
+    openings = [each.opening for each in state.openings]
+    typed = all(o.interactive and o.args in ((), tuple(args)) for o in openings)
+    return bool(openings) and typed and not (state.ran or state.open or state.steps or state.messages)
+
+
+def close_unsaid(at: JobAccess, args: Sequence[str]) -> None:
+    """Close a job in which nothing was said, so that it asks for nobody; one that is no longer so stays as it is."""
+    from wal_agent.operate.at_rest import act_unowned
+    from wal_agent.wal.job import close_job
+
+    def check(state: State) -> None:
+        if not is_unsaid(state, args):
+            raise UsageError("Something was said in it.")
+
+    with suppress(WalAgentError):
+        act_unowned(at, at.lease(), lambda job: close_job(job, "closed", "nothing was said"), check)

@@ -20,6 +20,22 @@ from wal_agent import __version__
 from wal_agent.cli.help import Command, Examples
 from wal_agent.errors import UsageError
 
+# The others are one line of `wal-agent --help` each.
+EVERYDAY: Final = frozenset(
+    ("run", "resume", "status", "list", "log", "effects", "diff", "recover", "ack", "send", "stop", "doctor")
+)
+GROUPS: Final[dict[str, str]] = {
+    "the conversation": "recall mark rewind compact trace",
+    "messages": "inbox reply publish",
+    "inside an agent": "task step checkpoint state settle mcp",
+    "what is saved": "restore report rename rm gc",
+    "who runs a job": "pause unlock",
+    "many jobs": "fleet stats notify",
+    "editors": "acp",
+    "set up": "agents configure-hooks rules trust key uninstall",
+    "try it out": "demo drill",
+}
+
 
 class Entry(NamedTuple):
     """A command or a group of commands."""
@@ -164,23 +180,6 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
         "Show which rule classifies a command or a tool call; check this project's own rules.",
     ),
     "fleet": Entry("fleet:app", "Manage all jobs of a bucket: list, watch and claim those that need a host."),
-}
-
-
-# The others are one line of `wal-agent --help` each.
-EVERYDAY: Final = frozenset(
-    ("run", "resume", "status", "list", "log", "effects", "diff", "recover", "ack", "send", "stop", "doctor")
-)
-GROUPS: Final[dict[str, str]] = {
-    "the conversation": "recall mark rewind compact trace",
-    "messages": "inbox reply publish",
-    "inside an agent": "task step checkpoint state settle mcp",
-    "what is saved": "restore report rename rm gc",
-    "who runs a job": "pause unlock",
-    "many jobs": "fleet stats notify",
-    "editors": "acp",
-    "set up": "agents configure-hooks rules trust key uninstall",
-    "try it out": "demo drill",
 }
 
 

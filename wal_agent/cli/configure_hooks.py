@@ -31,6 +31,7 @@ MADE = (
     "# Made by `wal-agent configure-hooks`; --reset takes it out again.\n"  # alone at the head of a file that is ours
 )
 MARK = "# wal-agent configure-hooks"
+T = TypeVar("T")
 
 
 def with_skip(text: str | None, agent: str, tools: Sequence[str]) -> str:
@@ -111,9 +112,6 @@ def _ours(agent: str) -> re.Pattern[str]:
 def _cut(text: str, agent: str) -> str:
     found = _ours(agent).search(text)
     return text[: found.start()] + text[found.end() :] if found else text
-
-
-T = TypeVar("T")
 
 
 class Row(msgspec.Struct, frozen=True):

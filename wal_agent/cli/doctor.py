@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 TEMPLATE = Path(__file__).parents[1] / "agents" / "page.md"
 COLUMNS = ("hooks", "intent", "fail_closed", "reconcile", "resume", "interactive", "subagents")
-ON_PAGE = ("hooks", "resume", "subagents")  # the others are the same for nearly all, and said once
+ON_PAGE = ("hooks",)  # the others are for the terminal
 HEADS = {"fail_closed": "fail-closed"}
 
 
@@ -247,13 +247,14 @@ def doctor(
 
 
 def _report(examined: Iterator[Proof], json: bool) -> NoReturn:
-    from wal_agent.rehearsal.selftest import DeniedProof, Doctor
+    from wal_agent.rehearsal.selftest import DeniedProof, Doctor, NotShown
 
     proofs: list[Proof] = []
     for proof in examined:
         proofs.append(replace(proof, what=redact(proof.what), detail=redact(proof.detail)))
         if not json:
-            answer([f"{'ok  ' if proof.ok else 'FAIL'}  {proof.what}{': ' + proof.detail if proof.detail else ''}"])
+            word = "--  " if isinstance(proof, NotShown) else "ok  " if proof.ok else "FAIL"
+            answer([f"{word}  {proof.what}{': ' + proof.detail if proof.detail else ''}"])
     if json:
         answer_json(Doctor(all(proof.ok for proof in proofs), tuple(proofs)))
     failed = [proof for proof in proofs if not proof.ok]

@@ -18,6 +18,7 @@ from wal_agent.cli.options import AsJson, BucketUrl, check_seconds, require_subc
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.redact import redact
+from wal_agent.safefs import real_path
 from wal_agent.text import (
     answer,
     bucket_option,
@@ -330,8 +331,8 @@ def claim(
         raise UsageError(f"{context.args[0]!r} is not an option.", "What is for the agent comes after `--`.")
     if generic and not context.args:
         raise UsageError("What is run for a generic job is a person's to say.", "Name it: --generic -- COMMAND")
-    ours = [Path(os.path.realpath(place(os.environ))) for place in (state_dir, config_dir)]
-    allowed = Allowed(AGENTS, Path(os.path.realpath(root or Path.cwd())), home(os.environ), generic, ours)
+    ours = [real_path(place(os.environ)) for place in (state_dir, config_dir)]
+    allowed = Allowed(AGENTS, real_path(root or Path.cwd()), home(os.environ), generic, ours)
     eyes = Reader.of(_opened(bucket), os.environ)
     code = claim(
         eyes,

@@ -171,6 +171,9 @@ GROUPS: Final[Mapping[str, str]] = {  # of the options of `run`, by the name of 
 }
 _ORDER = ("Which job", "This start", "Crashes and hangs", "Saving")
 
+_KINDS: Final = {"int": "N", "float": "SECONDS", "str": "TEXT", "path": "FILE"}
+_AT_LEAST, _BETWEEN = re.compile(r"; x>=([\d.]+)|\[x>=([\d.]+)\]"), re.compile(r"([\d.]+)<=x<=([\d.]+)")
+
 
 def group_of(name: str) -> str:
     """Return the heading below which `run --help` has the option of parameter `name`."""
@@ -179,10 +182,6 @@ def group_of(name: str) -> str:
     if name.startswith(("inbox", "control", "messages", "synadia", "state")):
         return "Messages"
     return "Metrics, logs and traces" if name.startswith(("metrics", "log", "otel", "trace")) else "Options"
-
-
-_KINDS: Final = {"int": "N", "float": "SECONDS", "str": "TEXT", "path": "FILE"}
-_AT_LEAST, _BETWEEN = re.compile(r"; x>=([\d.]+)|\[x>=([\d.]+)\]"), re.compile(r"([\d.]+)<=x<=([\d.]+)")
 
 
 def help_record(parameter: Any, context: Any) -> tuple[str, str] | None:

@@ -93,6 +93,14 @@ ROOMY = 120  # columns from which on the outcomes have a column of their own
 CRASHES = ("opening", "recovery", "run_ended")
 FOLLOW = 1.0  # seconds between two reads of new records
 
+CAUSES: Final[dict[Cause, str]] = {
+    "first": "the first one",
+    "closed": "after a complete run",
+    "released": "after a clean stop",
+    "unlocked": "after an unlock",
+    "dead": "after a crash",
+}
+
 
 def is_crash_record(record: AnyRecord) -> bool:
     """Starts, ends and recoveries: State counts or keeps each, so two snapshots say whether any lies between them."""
@@ -491,15 +499,6 @@ def _quoted(prompt: Payload | None) -> str:
 def _outcome(entry: Entry) -> str:
     took = f" {entry.end.duration_ms} ms" if entry.end is not None and entry.end.duration_ms else ""
     return state_text(entry.state) + took
-
-
-CAUSES: Final[dict[Cause, str]] = {
-    "first": "the first one",
-    "closed": "after a complete run",
-    "released": "after a clean stop",
-    "unlocked": "after an unlock",
-    "dead": "after a crash",
-}
 
 
 @with_job

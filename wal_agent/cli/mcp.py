@@ -32,6 +32,8 @@ Answers = tuple[int, str]
 Runs = Callable[[list[str], str], Answers]
 """(argv of wal-agent, its stdin) -> the exit code and what it printed."""
 
+_TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
+
 
 class Recall(msgspec.Struct, forbid_unknown_fields=True):
     words: str = ""
@@ -94,7 +96,6 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 _lenient = partial(msgspec_compat.of_values, strict=False)  # models write numbers as text
-_TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
 TOOLS: Final[Mapping[str, Tool]] = {  # read by a model in each request: few words
     "recall": Tool(
         _lenient(Recall),

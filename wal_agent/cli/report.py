@@ -26,6 +26,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged, Exhausted, UsageError
 from wal_agent.records import AgentStarted, AnyRecord, CallState, Opening, RunEnded, state_text
 from wal_agent.redact import MARGIN, redact, redact_ends, redact_head
+from wal_agent.safefs import real_path
 from wal_agent.text import command, moment, plural, say
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def _as_of(at: JobContext, then: Replay, blobs: Blobs) -> dict[str, Any]:
 
     session, env, short = then.state.session, dict(os.environ), list[str]()
     with tempfile.TemporaryDirectory(prefix="wal-agent-report-") as scratch:
-        folder = Path(scratch).resolve() / "then"
+        folder = real_path(scratch) / "then"
         try:
             done = export_job(
                 then,

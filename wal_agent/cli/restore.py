@@ -19,6 +19,7 @@ from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
 from wal_agent.clock import SystemClock
 from wal_agent.errors import BucketError, Damaged, LeaseHeld, UsageError
 from wal_agent.redact import redact
+from wal_agent.safefs import real_path
 from wal_agent.text import answer, lines, moment, plural, say, size, timestamp
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def restore(
             "Say where the files are to go, or which kept ones are to come back.",
             "Use: wal-agent restore --to DIR, or: wal-agent restore --kept",
         )
-    folder = Path(os.path.realpath(to))
+    folder = real_path(to)
     for above in outer_runs():  # an agent may look at what was saved, beside its own work
         if force or above.workspace is None or folder.is_relative_to(above.workspace):
             raise person_needed(f"wal-agent restore --to {to}", above)

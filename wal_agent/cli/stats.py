@@ -45,6 +45,8 @@ OneJob = Annotated[
     ),
 ]
 
+AFTER = {"closed": "a complete run", "released": "a clean stop", "unlocked": "an unlock", "dead": "a crash"}
+
 
 def stats(
     bucket: BucketUrl = None,
@@ -230,9 +232,6 @@ def _quantile_rows(title: str, found: Sequence[tuple[str, object]], digits: int)
 
 def _row(name: str, text: str) -> str:
     return f"  {name:<12} {text}"
-
-
-AFTER = {"closed": "a complete run", "released": "a clean stop", "unlocked": "an unlock", "dead": "a crash"}
 
 
 def _listed(counts: Mapping[str, int], before: str = ": ") -> str:

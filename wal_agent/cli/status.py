@@ -50,6 +50,14 @@ MAX_STEPS_SHOWN = 10
 MAX_CALLS_SHOWN = 20
 _STARTS = ("crashed", "due", "released", "unlocked")  # states from which a start carries on at once
 
+_LATE = {
+    "model": "waiting for the model",
+    "approval": "the agent waits for you, or runs what you allowed,",
+    "tool": "a tool runs",
+    "start": "the agent has not begun",
+    "exit": "its turn is over and the agent has not ended",
+}
+
 
 def watch_status(
     at: JobContext, every: float, env: Mapping[str, str], options: str = "", json: bool = False
@@ -142,15 +150,6 @@ def screen_rows(shown: list[str], records: list[str], trouble: str, every: float
     """Return the rows of the screen: what must not be cut off by a low window comes first."""
     rows = [f"every {every:g} s; Ctrl-C ends it{f'; waiting: {trouble}' if trouble else ''}", "", *shown]
     return [*rows, "", "last records", *records] if records else rows
-
-
-_LATE = {
-    "model": "waiting for the model",
-    "approval": "the agent waits for you, or runs what you allowed,",
-    "tool": "a tool runs",
-    "start": "the agent has not begun",
-    "exit": "its turn is over and the agent has not ended",
-}
 
 
 @with_job

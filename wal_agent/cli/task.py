@@ -23,6 +23,7 @@ from wal_agent.cli.options import (
 )
 from wal_agent.config import variable_of
 from wal_agent.errors import PersonNeeded, UsageError
+from wal_agent.safefs import real_path
 from wal_agent.text import answer, job_command, printable, say, why_it_failed
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def child_place(at: JobContext) -> dict[str, str]:
     settings = at.settings
     place = {"bucket": settings.bucket}
     if settings.encryption_key_file:
-        place["encryption_key_file"] = str((at.workspace / settings.encryption_key_file).resolve())
+        place["encryption_key_file"] = str(real_path(at.workspace / settings.encryption_key_file))
     if settings.encryption_key_command:
         place["encryption_key_command"] = settings.encryption_key_command
     return {variable_of(key): value for key, value in place.items()}

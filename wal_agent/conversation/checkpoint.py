@@ -24,7 +24,7 @@ from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.records import Checkpoint, PlanStep, StepState, TaskPhase, Trigger
 from wal_agent.redact import redact_head
 from wal_agent.text import duration, plural
-from wal_agent.wal.plans import states_plan
+from wal_agent.wal.plans import PLAN_TOOLS
 from wal_agent.wal.state import MAX_CHECKPOINT, CheckpointAt, PlanCall, RecentCall, State
 
 SCHEMA: Final = schema_name("checkpoint")
@@ -41,6 +41,10 @@ GATHERED: Final = 120  # characters of what a read said
 STALE: Final = 15 * 60.0  # seconds after which a recovery builds a newer one from the log
 _PHASE_CALLS: Final = 8  # the newest calls whose mix is the phase
 _PATHS: Final = ("file_path", "absolute_path", "filePath", "path", "notebook_path", "file")
+_STATES: Final[Mapping[str, StepState]] = {"completed": "done", "done": "done", "in_progress": "active"}
+_BOXES: Final[Mapping[str, StepState]] = {"[x]": "done", "[~]": "active", "[ ]": "open"}
+
+_WRITERS: Final = frozenset(("touch", "mv", "cp", "rm", "tee", "truncate", "install", "ln", "mkdir", "rmdir"))
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -304,7 +308,7 @@ def _gathered(calls: Sequence[RecentCall]) -> Iterator[str]:
 
     found: dict[str, str] = {}
     for call in calls:
-        if call.cls == "read_only" and call.how in ("done", "") and not states_plan(call.tool, call.input):
+        if call.cls == "read_only" and call.how in ("done", "") and call.tool not in PLAN_TOOLS:
             command = shell_text(ReadCall("", call.input))
             what = _path(call.input) or _plain(command or "\n".join(_words(call.input)))
             if what:
@@ -350,9 +354,6 @@ def _modified(calls: Sequence[RecentCall]) -> Iterator[str]:
                 found.pop(path, None)
                 found[path] = None
     yield from list(found)[-MAX_PATHS:]
-
-
-_WRITERS: Final = frozenset(("touch", "mv", "cp", "rm", "tee", "truncate", "install", "ln", "mkdir", "rmdir"))
 
 
 def named_files(input: bytes) -> list[str]:
@@ -456,10 +457,6 @@ def parse_plan(call: PlanCall) -> tuple[PlanStep, ...]:
             steps = (_step(row) for row in rows[:MAX_PLANNED] if isinstance(row, dict))
             return tuple(step for step in steps if step is not None)
     return ()
-
-
-_STATES: Final[Mapping[str, StepState]] = {"completed": "done", "done": "done", "in_progress": "active"}
-_BOXES: Final[Mapping[str, StepState]] = {"[x]": "done", "[~]": "active", "[ ]": "open"}
 
 
 def _step(row: Mapping[str, Any]) -> PlanStep | None:

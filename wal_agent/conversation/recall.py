@@ -71,6 +71,20 @@ CREATE VIRTUAL TABLE words USING fts5 (text, content = 'entry', content_rowid = 
 """
 _COLUMNS: Final = "id, kind, role, seq, epoch, call, time, tool, name, session, at, text"
 
+# Scripts that put no blanks between words: Chinese, Japanese, Korean (whose endings are glued on), Thai, Lao, Khmer,
+# Burmese. Each letter counts as a word, and a word of them is found as its letters in a row.
+_UNPARTED: Final = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+
+# What an earlier search printed, and its command: it holds the words once more, and goes behind what it found.
+_ECHO = re.compile(r"wal-agent recall | · (?:record \d+|session [0-9a-z_]{8})(?: of task \S+)? · ")
+
+_SPEAKERS: Final = {"user": "user", "system": "system"}  # the others say, call and return what an agent did
+_EDGES: Final = re.compile(r'["{}\[\]\n]')  # where a string ends, in JSON too
+_SESSION_ID: Final = re.compile(r"ses_[0-9A-Za-z]{20,30}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
 
 class Found(msgspec.Struct, frozen=True):
     """A hit. `record`: the log's number of it, 0 for a line of a session file `name`; `text`: a part of it around the
@@ -319,14 +333,6 @@ def _add(index: sqlite3.Connection, row: Row) -> None:
         index.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (added.lastrowid, part_words(row[-1])))
 
 
-# Scripts that put no blanks between words: Chinese, Japanese, Korean (whose endings are glued on), Thai, Lao, Khmer,
-# Burmese. Each letter counts as a word, and a word of them is found as its letters in a row.
-_UNPARTED: Final = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff"
-    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
-)
-
-
 def part_words(text: str) -> str:
     """Put blanks around each letter of a script that has none between words."""
     return _UNPARTED.sub(r" \g<0> ", text) if not text.isascii() else text
@@ -405,10 +411,6 @@ def _digest(path: Path, size: int) -> str:
 
 
 # ---- search
-
-
-# What an earlier search printed, and its command: it holds the words once more, and goes behind what it found.
-_ECHO = re.compile(r"wal-agent recall | · (?:record \d+|session [0-9a-z_]{8})(?: of task \S+)? · ")
 
 
 def _find(index: sqlite3.Connection, state: State, query: Query) -> list[Found]:
@@ -494,9 +496,6 @@ def _distinct(rows: Iterable[tuple[Any, ...]], query: Query) -> list[Found]:
     return found
 
 
-_SPEAKERS: Final = {"user": "user", "system": "system"}  # the others say, call and return what an agent did
-
-
 def _is_same(one: Found, other: Found, pieces: frozenset[str], others: frozenset[str]) -> bool:
     """Whether two entries tell one thing: of the log and the conversation, or of two lines of that. Those of the log
     have their numbers, and are never the same."""
@@ -504,9 +503,6 @@ def _is_same(one: Found, other: Found, pieces: frozenset[str], others: frozenset
         return False
     few, many = (pieces, others) if len(pieces) <= len(others) else (others, pieces)
     return bool(few) and all(any(a in b or b in a for b in many) for a in few)
-
-
-_EDGES: Final = re.compile(r'["{}\[\]\n]')  # where a string ends, in JSON too
 
 
 def _pieces(text: str, query: Query) -> frozenset[str]:
@@ -518,9 +514,6 @@ def _pieces(text: str, query: Query) -> frozenset[str]:
     elif low:
         parts = (part for part in parts if any(word in part.casefold() for word in low))
     return frozenset(filter(None, (re.sub(r"\W+", " ", part).strip().casefold() for part in parts)))
-
-
-_SESSION_ID: Final = re.compile(r"ses_[0-9A-Za-z]{20,30}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def _shown_id(session: str) -> str:

@@ -36,6 +36,8 @@ MAX_FORM: Final = 48_000  # characters of a whole compact form
 KEEP: Final = 10  # turns that stay as they are
 BYTES_PER_TOKEN: Final = 4  # an estimate, as the agents' own
 
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
 
 class ConversationTurn(msgspec.Struct, frozen=True):
     """A turn of the conversation: units[first:last]. `number` counts from 1; `prompt`: "" for the summary of earlier
@@ -128,9 +130,6 @@ class CompactionPolicy(msgspec.Struct, frozen=True):
     tokens: int = 0
     age: float = 0.0
     keep: int = KEEP
-
-
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_policy(text: str, keep: int = KEEP) -> CompactionPolicy:

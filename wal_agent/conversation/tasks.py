@@ -42,6 +42,9 @@ FORM: Final = (
 )
 AGAIN: Final = "Your last message is not the JSON object that the task asks for: "
 
+_FLAGS: Final = frozenset(("--fork", "--fresh", "--json"))
+_NAME: Final = re.compile(r"[\w./@+-]*[\d./_][\w./@+-]*\w")
+
 
 def depth_of(parent: str, task: TaskOf | None) -> int:
     """Return how many tasks a task of the job `parent` is inside, itself included. `task`: whose the parent is; the
@@ -78,9 +81,6 @@ class TaskWords(msgspec.Struct, frozen=True):
     fork: bool = False
     job: str = ""
     bucket: str | None = None
-
-
-_FLAGS: Final = frozenset(("--fork", "--fresh", "--json"))
 
 
 def parse_task(words: Sequence[str]) -> TaskWords | None:
@@ -172,9 +172,6 @@ class Insight(msgspec.Struct, frozen=True):
         calls, files = ", ".join(f"#{n}" for n in self.calls), ", ".join(self.files)
         behind = "; ".join(filter(None, (calls, files)))
         return f"- {self.text}" + (f" [{behind}]" if behind else "")
-
-
-_NAME: Final = re.compile(r"[\w./@+-]*[\d./_][\w./@+-]*\w")
 
 
 def find_sources(text: str, calls: Sequence[RecentCall]) -> Insight:

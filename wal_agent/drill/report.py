@@ -14,6 +14,16 @@ from wal_agent.text import plural
 
 _HEADS = ("scenario", "killed", "repeated", "lost", "looked first", "asked", "redone", "files lost", "back", "calls")
 
+_STYLE = """
+:root { color-scheme: light dark; font: 15px/1.45 system-ui, sans-serif }
+body { max-width: 72rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; width: 100% }
+th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #8886 }
+.bad { color: #c22; font-weight: 600 } .good { color: #284; font-weight: 600 }
+@media (prefers-color-scheme: dark) { .bad { color: #f88 } .good { color: #8d9 } }
+pre { overflow-x: auto; background: #8882; padding: .6rem } details { margin: .4rem 0 }
+"""
+
 
 class ShownRound(msgspec.Struct, frozen=True, kw_only=True):
     """A round and its grade (drill/grade.py). `target`: the effect of the step that the kill was aimed at; `ledger`:
@@ -142,17 +152,6 @@ def _round(played: Played) -> ShownRound:
         model_calls=g.calls,
         ledger=tuple((entry.time, entry.event, entry.what) for entry in played.ledger),
     )
-
-
-_STYLE = """
-:root { color-scheme: light dark; font: 15px/1.45 system-ui, sans-serif }
-body { max-width: 72rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; width: 100% }
-th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #8886 }
-.bad { color: #c22; font-weight: 600 } .good { color: #284; font-weight: 600 }
-@media (prefers-color-scheme: dark) { .bad { color: #f88 } .good { color: #8d9 } }
-pre { overflow-x: auto; background: #8882; padding: .6rem } details { margin: .4rem 0 }
-"""
 
 
 def page(rounds: Sequence[Played], agent: str, subject: str, model: str, seed: int) -> str:

@@ -87,6 +87,41 @@ MAX_VALUE = 400  # characters of one fact
 BEFORE_WORK = 0.05  # seconds of this thread's work
 BEFORE_WAIT = 1.0  # seconds in all, with what the thread waits for its turn or a slow disk
 NOW_BUDGET = 2.0  # seconds, for all calls of a recovery
+_NOWHERE = Path("/")  # for the first `cd` of a command whose folder is not known
+_ELSEWHERE = frozenset(FOLDERS)
+# These change what later words of the same shell mean, or whether they are reached.
+_BUILTINS = re.compile(
+    "alias|bg|break|builtin|command|continue|declare|disown|dirs|enable|eval|exec|exit|export|fg|getopts|hash|jobs|let|"
+    "local|logout|mapfile|popd|pushd|read|readarray|readonly|return|select|set|shift|shopt|source|[.]|suspend|trap|"
+    "typeset|ulimit|umask|unalias|unset|wait"
+)
+_SYSTEM = SystemClock()
+
+_RUN_ENDS: dict[str, tuple[Finding, str]] = {
+    "closed": ("completed", findings.RUN_CLOSED),
+    "cut_off": ("partial", findings.RUN_CUT_OFF),
+    "released": ("partial", findings.RUN_RELEASED),
+    "held": ("unknown", findings.RUN_HELD),
+}
+
+_WORDS = {  # of one, of several
+    "completed": ("completed", "completed"),
+    "not_started": ("has not begun", "have not begun"),
+    "partial": ("was begun", "were begun"),
+}
+
+# By program. What is no program here has no evidence but that of its output file.
+_KINDS: Mapping[str, Kind[Any]] = {
+    "git": GitKind(),
+    "mv": Moves(),
+    "cp": Copies(),
+    "sed": SedEdits(),
+    **dict.fromkeys(("rm", "rmdir", "unlink"), Removes()),
+    **dict.fromkeys(("mkdir", "touch", "truncate", "ln"), Makes()),
+    **dict.fromkeys(PACKAGE_TOOLS, Packages()),
+}
+
+_UNLOGGED = Outcome("unknown", findings.UNLOGGED)
 
 
 def find_running_calls(
@@ -160,14 +195,6 @@ def starts_run(step: Step) -> bool:
     return step.program == "wal-agent" and step.words[1:2] in (("run",), ("task",))
 
 
-_RUN_ENDS: dict[str, tuple[Finding, str]] = {
-    "closed": ("completed", findings.RUN_CLOSED),
-    "cut_off": ("partial", findings.RUN_CUT_OFF),
-    "released": ("partial", findings.RUN_RELEASED),
-    "held": ("unknown", findings.RUN_HELD),
-}
-
-
 def assess_nested_run(inner: NestedRun | None, gone: bool) -> Outcome:
     """`gone`: nothing that could still begin it runs any more."""
     if inner is None:
@@ -177,13 +204,6 @@ def assess_nested_run(inner: NestedRun | None, gone: bool) -> Outcome:
         return Outcome("not_started" if gone else "unknown", findings.RUN_NOT_BEGUN.format(job))
     finding, why = _RUN_ENDS[inner.state]
     return Outcome(finding, why.format(job))
-
-
-_WORDS = {  # of one, of several
-    "completed": ("completed", "completed"),
-    "not_started": ("has not begun", "have not begun"),
-    "partial": ("was begun", "were begun"),
-}
 
 
 class NamedOutcome(msgspec.Struct, frozen=True):
@@ -235,16 +255,6 @@ def _said(steps: Sequence[NamedOutcome]) -> str:
 def _join(names: Sequence[str]) -> str:
     shown = [*names[:4], *([f"{len(names) - 4} more"] if len(names) > 4 else [])]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-
-
-_NOWHERE = Path("/")  # for the first `cd` of a command whose folder is not known
-_ELSEWHERE = frozenset(FOLDERS)
-# These change what later words of the same shell mean, or whether they are reached.
-_BUILTINS = re.compile(
-    "alias|bg|break|builtin|command|continue|declare|disown|dirs|enable|eval|exec|exit|export|fg|getopts|hash|jobs|let|"
-    "local|logout|mapfile|popd|pushd|read|readarray|readonly|return|select|set|shift|shopt|source|[.]|suspend|trap|"
-    "typeset|ulimit|umask|unalias|unset|wait"
-)
 
 
 def split_call(
@@ -302,16 +312,6 @@ def split_call(
 
 
 _OUTPUTS, _TOOLS, _RUNS = Outputs(), FileTools(), Runs()
-# By program. What is no program here has no evidence but that of its output file.
-_KINDS: Mapping[str, Kind[Any]] = {
-    "git": GitKind(),
-    "mv": Moves(),
-    "cp": Copies(),
-    "sed": SedEdits(),
-    **dict.fromkeys(("rm", "rmdir", "unlink"), Removes()),
-    **dict.fromkeys(("mkdir", "touch", "truncate", "ln"), Makes()),
-    **dict.fromkeys(PACKAGE_TOOLS, Packages()),
-}
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -460,9 +460,6 @@ def change_apart(mine: Sequence[str] | None, other: Sequence[str] | None) -> boo
     return mine is not None and other is not None and not paths_overlap(mine, other)
 
 
-_SYSTEM = SystemClock()
-
-
 def collect_facts(
     call: ReadCall, workspace: Path, clock: Clock = _SYSTEM, work: Callable[[], float] = time.thread_time
 ) -> tuple[Fact, ...]:
@@ -479,9 +476,6 @@ def sent_line(call: ReadCall, before: Sequence[Fact], workspace: str) -> str:
     before it; "" where that is not known."""
     parts = read_parts(call, Path(workspace or "/"), cwd=call_folder(before))
     return sent_by_push(parts[0].how, before) if len(parts) == 1 else ""
-
-
-_UNLOGGED = Outcome("unknown", findings.UNLOGGED)
 
 
 LookUp = Callable[[Step, str, float], NestedRun | None]

@@ -30,6 +30,8 @@ MAX_ENTRIES = 2000  # of a folder's tree
 _LIVE = ("/proc/", "/sys/")  # reading there can consume or change something
 MAX_PATHS = 8  # of one step
 
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "link"}
+
 
 class FileNow(msgspec.Struct, frozen=True):
     """The file that a call names, as it is on this machine: `data` None and not `absent`: it could not be read."""
@@ -158,9 +160,6 @@ def line_end_variants(text: str) -> tuple[bytes, ...]:
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "link"}
 
 
 def read_file(path: str, budget: Budget) -> FileNow:

@@ -57,6 +57,16 @@ _MAX_CHANGES = 16
 _ADDED = re.compile(r"\*\*\* Add File: (?P<path>[^\n]+)\n(?P<lines>(?:\+[^\n\r]*\n)*)")
 _ENDS = ("*** Begin Patch\n", "*** End Patch")
 _PLACE = r"(?:[0-9]+|\$|/(?:\\[^\n]|[^/\\\n])*/)"
+_TEE = parse_options("-a|--append")
+
+# One address or two, and a substitution or deletion. No flag or command that writes elsewhere or executes (w, e, r).
+_SCRIPT = re.compile(
+    rf"(?:(?P<one>{_PLACE})(?:,(?P<two>{_PLACE}))?)?(?:(?P<delete>d)|s(?P<by>[/|#,@:])"
+    r"(?P<old>(?:\\[^\n]|(?!(?P=by))[^\\\n])*)(?P=by)(?P<new>(?:\\[^\n]|(?!(?P=by))[^\\\n])*)(?P=by)"
+    r"(?P<flags>[gIi0-9]*));?"
+)
+
+_SED = parse_options("-i -E|-r", "-e")
 
 
 def read_changes(tool: str, fields: Mapping[str, object], sure: bool) -> tuple[FileChange, ...] | None:
@@ -132,9 +142,6 @@ class FileTools(Kind[FileChange]):
         else:
             return assess_replacement(how.old, how.new, before, now, absolute, around)
         return assess_write(wanted, before, now, absolute, around)
-
-
-_TEE = parse_options("-a|--append")
 
 
 class _Output(msgspec.Struct, frozen=True):
@@ -256,14 +263,6 @@ def _is_flags(words: Sequence[str]) -> bool:
     return bool(words) and len(words[0]) > 1 and words[0][0] == "-" and set(words[0][1:]) <= set("neE")
 
 
-# One address or two, and a substitution or deletion. No flag or command that writes elsewhere or executes (w, e, r).
-_SCRIPT = re.compile(
-    rf"(?:(?P<one>{_PLACE})(?:,(?P<two>{_PLACE}))?)?(?:(?P<delete>d)|s(?P<by>[/|#,@:])"
-    r"(?P<old>(?:\\[^\n]|(?!(?P=by))[^\\\n])*)(?P=by)(?P<new>(?:\\[^\n]|(?!(?P=by))[^\\\n])*)(?P=by)"
-    r"(?P<flags>[gIi0-9]*));?"
-)
-
-
 class SedEdits(Kind[tuple[str, ...]]):
     """`sed -i` puts a new file in the place of the old one. What it makes of the text is not worked out: another file
     there may be anybody's."""
@@ -285,9 +284,6 @@ class SedEdits(Kind[tuple[str, ...]]):
             return "untouched" if same else "unknown"
 
         return assess_paths(compare_paths(how, facts, state), around, "edited", "edited")
-
-
-_SED = parse_options("-i -E|-r", "-e")
 
 
 def _edited_by_sed(step: Step) -> tuple[str, ...] | None:

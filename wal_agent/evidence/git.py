@@ -37,6 +37,11 @@ _CHECKS: dict[str, Callable[[Comparison], Outcome | None]] = {
 _EARLY = {"rebase": {"pre-rebase"}, "pull": {"pre-rebase"}}
 _MOVES_REF = ("commit", "tag", "branch")  # all that is left of them is the value of a ref
 _LISTS = ("add", "rm", "mv")  # what they do shows in what the index lists
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_ELSEWHERE = (  # in the environment: git then works elsewhere, or says other things in its logs
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE"),
+    *("GIT_REFLOG_ACTION", "GIT_CEILING_DIRECTORIES", "GIT_CONFIG", "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS"),
+)
 
 
 def _assess_comparison(c: Comparison, open_push: str) -> Outcome:
@@ -98,13 +103,6 @@ def _explain_difference(c: Comparison) -> str:
     if c.moved(c.now.head):
         return findings.REF_MOVED
     return findings.INDEX_WRITTEN if c.then.index != c.now.index else findings.HEAD_UNMOVED
-
-
-_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-_ELSEWHERE = (  # in the environment: git then works elsewhere, or says other things in its logs
-    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE"),
-    *("GIT_REFLOG_ACTION", "GIT_CEILING_DIRECTORIES", "GIT_CONFIG", "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS"),
-)
 
 
 class _Located(msgspec.Struct, frozen=True):

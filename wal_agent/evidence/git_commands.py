@@ -27,6 +27,8 @@ _MAX_REMOTES = 4
 _MAX_PATHS = 64
 MAKING_VERBS = ("clone", "init", "worktree")
 
+_MAGIC = frozenset("*?[\\:")
+
 
 def check_commit(c: Comparison) -> Outcome | None:
     lines = c.lines()
@@ -379,9 +381,6 @@ def explain_open_push(command: GitCommand, head: str) -> str:
         return findings.PUSH_OPEN.format("`git ls-remote`")
     look = f"git ls-remote {command.operands[0] if command.operands else 'origin'} {_HEADS}{spec[1]}"
     return findings.PUSH_OPEN.format(inline(look))
-
-
-_MAGIC = frozenset("*?[\\:")
 
 
 def check_index_command(c: Comparison) -> Outcome | None:

@@ -33,6 +33,8 @@ MAX_LOG = 256 << 10  # bytes that a reflog may have grown by
 _END = 16 << 10  # bytes of its end that are read
 _TAIL = 1024  # bytes of it that show whether it is still the same one
 
+_LINE = re.compile(rb"([0-9a-f]{40,64}) ([0-9a-f]{40,64}) [^\n]*?> -?\d+ [+-]\d+(?:\t([^\n]*))?")
+
 
 class UnreadableRepo(Exception):
     """There is something that is not safe or not possible to read here."""
@@ -381,9 +383,6 @@ class LogLine(msgspec.Struct, frozen=True):
     old: str
     new: str
     message: str
-
-
-_LINE = re.compile(rb"([0-9a-f]{40,64}) ([0-9a-f]{40,64}) [^\n]*?> -?\d+ [+-]\d+(?:\t([^\n]*))?")
 
 
 def mark_log(repo: Repo, ref: str) -> LogMark:

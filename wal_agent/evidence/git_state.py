@@ -26,6 +26,8 @@ EARLY_HOOKS = frozenset(
 )
 _MOST = 1 << 20  # bytes of an answer of git's
 
+_UNSAFE_PATH = frozenset("*?[\\:")
+
 
 class RepoSnapshot(msgspec.Struct, frozen=True):
     """`head`: the ref that HEAD names, or an object. `oid`: the object that it is, "" if unborn. `refs`, `logs`: by
@@ -143,9 +145,6 @@ def _mark(value: str) -> LogMark:
         return LogMark(0, "", 0, "")
     size, end, last, front = value.split(" ")
     return LogMark(int(size), end, int(last), front)
-
-
-_UNSAFE_PATH = frozenset("*?[\\:")
 
 
 class Commit(msgspec.Struct, frozen=True):

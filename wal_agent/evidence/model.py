@@ -24,6 +24,8 @@ MAX_FILES = 8  # whose content is read for one call
 MAX_BYTES = 4 << 20  # of their content together
 CWD = "cwd"  # a fact: where the agent reports that the call runs
 
+_OUTPUTS = frozenset({">", ">>", ">|", "&>", "&>>", "<>", ">&"})
+
 
 class FileChange(msgspec.Struct, frozen=True):
     """What a file tool is to do to the file that it calls `path`: write it whole (`content`, not None), or put `new` in
@@ -221,9 +223,6 @@ def times_settled(changed: int, now: int) -> bool:
     File systems count in ticks of up to 10 ms, some in whole seconds: a change in the tick of the one before leaves no
     mark."""
     return now - changed > (2_000_000_000 if changed % 1_000_000_000 == 0 else 20_000_000)
-
-
-_OUTPUTS = frozenset({">", ">>", ">|", "&>", "&>>", "<>", ">&"})
 
 
 def output_redirects(step: Step) -> tuple[Redirect, ...]:

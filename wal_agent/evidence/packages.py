@@ -55,6 +55,7 @@ _TOOLS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
         ("composer.json", "composer.lock", "vendor/composer/installed.json"),
     ),
 }
+PACKAGE_TOOLS = ("npm", *_TOOLS)
 
 
 class _Install(msgspec.Struct, frozen=True):
@@ -62,9 +63,6 @@ class _Install(msgspec.Struct, frozen=True):
 
     npm: bool
     paths: tuple[str, ...]
-
-
-PACKAGE_TOOLS = ("npm", *_TOOLS)
 
 
 class Packages(Kind[_Install]):

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
@@ -55,6 +56,7 @@ from wal_agent.recovery.lease_policy import (
     spool_is_here,
 )
 from wal_agent.redact import redact, redact_head
+from wal_agent.safefs import real_path
 from wal_agent.supervise.identity import known_folders, read_owner
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.text import command, duration, plural, quote_word, shorten, start_words
@@ -83,6 +85,21 @@ HOOKLESS = "generic"
 MAX_PAUSE = 300.0  # seconds after runs that failed in a row
 FIRST_REST = 15.0  # seconds until a job is tried again whose lease a run left as it was; doubled each time
 MAX_REST = 600.0
+
+UNFINISHED: Final = frozenset(("damaged", "newer", "crashed", "due", "released", "unlocked", "running", "paused"))
+
+_STATE_WORDS: Final[Mapping[JobState, str]] = {
+    "crashed": "was cut off",
+    "due": "was paused",
+    "paused": "is paused",
+    "running": "is running",
+    "damaged": "cannot be read: its lease is damaged",
+    "newer": "cannot be read: a newer wal-agent wrote it",
+}
+
+PASSED_ON = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
+# Trying again mends none of these.
+FINAL = {0, *(error.exit_code for error in (UsageError, Damaged, PersonNeeded, CrashLoop))}
 
 
 class ShownJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,6 +226,7 @@ def _asks(job: Job) -> bool:
     return job.phase == "awaiting_approval"
 
 
+@lru_cache(256)  # 10,000 jobs share few agents, hosts and users; of foreign texts, as long as a lease, few are kept
 def clean_text(text: str) -> str:
     return redact_head(text, MAX_WORDS) if text else ""
 
@@ -271,7 +289,6 @@ class Reader(msgspec.Struct, frozen=True):
 
 
 Relation = Literal["here", "above", "below"]
-UNFINISHED: Final = frozenset(("damaged", "newer", "crashed", "due", "released", "unlocked", "running", "paused"))
 
 
 class FolderJob(msgspec.Struct, frozen=True):
@@ -348,16 +365,6 @@ def find_unowned(bucket: Bucket, job: str, folder: Path, env: Mapping[str, str])
     here = this_host(env, Path("/dev/null"))
     found = Reader.of(bucket, env).one(job) if is_job(job) else None
     return found is not None and not found.owner.person and (found.raw_host, found.folder) == (here.name, str(folder))
-
-
-_STATE_WORDS: Final[Mapping[JobState, str]] = {
-    "crashed": "was cut off",
-    "due": "was paused",
-    "paused": "is paused",
-    "running": "is running",
-    "damaged": "cannot be read: its lease is damaged",
-    "newer": "cannot be read: a newer wal-agent wrote it",
-}
 
 
 def describe_other(each: FolderJob, folder: Path, settings: Settings) -> str:
@@ -506,7 +513,7 @@ def refuse_folder(workspace: str, allowed: Allowed) -> str:
     if not Path(workspace).is_absolute() or "\0" in workspace or os.path.normpath(workspace) != workspace:
         return f"its workspace {words} is no plain absolute path"
     try:
-        real = Path(os.path.realpath(workspace))
+        real = real_path(workspace)
     except OSError:
         return f"its workspace {words} cannot be looked up"
     if not real.is_relative_to(allowed.root):
@@ -540,11 +547,6 @@ def make_folder(job: Job, allowed: Allowed) -> Path:
     if why := refuse_folder(job.folder, allowed):
         raise ConfigError(f"Job {job.job}: {why}.")
     return path
-
-
-PASSED_ON = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
-# Trying again mends none of these.
-FINAL = {0, *(error.exit_code for error in (UsageError, Damaged, PersonNeeded, CrashLoop))}
 
 
 class ClaimOptions(msgspec.Struct, frozen=True):

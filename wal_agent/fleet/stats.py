@@ -51,6 +51,9 @@ MAX_SECONDS: Final = 1e9  # what is longer, or below 0, is a clock that was chan
 CUT_OFF: Final = "cut_off"  # the owner died as a whole, and nothing could log of what
 _PART = re.compile(r"[a-z][a-z_]{0,19}")
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
     """What one crash could have lost: the work behind the newest acknowledged captures.
@@ -148,8 +151,6 @@ class _Run(msgspec.Struct):
     last: float = 0.0  # time of its newest record
 
 
-K = TypeVar("K")
-V = TypeVar("V")
 Fate = Literal["completed", "not_started", "partial", "unknown"]
 
 

@@ -60,6 +60,12 @@ OFF = "off"
 DEFAULT: Level = "recovery"
 MAX_TARGETS = 20
 MAX_URL = 2000  # characters; all of them together fit into a pipe
+# They would run a program, show something on this machine's screen, or write files; or read a list of further URLs.
+REFUSED = frozenset(
+    {"blink1", "dbus", "file", "gio", "glib", "gnome", "kde", "macosx", "memory", "qt", "vapid", "windows"}
+)
+_URL = re.compile(r"([A-Za-z0-9][A-Za-z0-9+.-]{0,31})://\S*")
+_ENTRY = re.compile(r"(?:([a-z_]+)=)?([^=]*://.*)", re.DOTALL)
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -321,14 +327,6 @@ def _status_line(facts: Facts) -> str:
 
 def _run_line(facts: Facts) -> str:
     return f"Start it: {facts.command('run', facts.agent)} (in {facts.workspace})"
-
-
-# They would run a program, show something on this machine's screen, or write files; or read a list of further URLs.
-REFUSED = frozenset(
-    {"blink1", "dbus", "file", "gio", "glib", "gnome", "kde", "macosx", "memory", "qt", "vapid", "windows"}
-)
-_URL = re.compile(r"([A-Za-z0-9][A-Za-z0-9+.-]{0,31})://\S*")
-_ENTRY = re.compile(r"(?:([a-z_]+)=)?([^=]*://.*)", re.DOTALL)
 
 
 class Target(msgspec.Struct, frozen=True):

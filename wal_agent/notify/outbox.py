@@ -39,6 +39,9 @@ MAX_KEYS = 200
 MAX_IDLE = 2 * 86_400.0  # seconds after which a box that nobody uses is removed
 _RETRY = 0.02  # seconds between two tries
 _BUSY = 30.0  # seconds to wait for another process's transaction
+_ORDINAL = {2: "second", 3: "third", 4: "fourth"}
+_BROKEN = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+T = TypeVar("T")
 
 
 class Try(msgspec.Struct, frozen=True):
@@ -190,12 +193,6 @@ def body_of(waiting: Letter) -> str:
     return waiting.body if waiting.round == 1 else f"{waiting.body}\nYou know? wal-agent notify --ack"
 
 
-_ORDINAL = {2: "second", 3: "third", 4: "fourth"}
-
-
-_BROKEN = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
-
-
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A URL that did not take its last message. `told`: the person has seen it."""
 
@@ -205,7 +202,6 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     told: bool = False
 
 
-T = TypeVar("T")
 _KINDS: dict[str, msgspec.json.Decoder[Any]] = {
     "letter": msgspec_compat.of_json(Letter),
     "said": msgspec_compat.of_json(float),  # when the message of this key was enqueued

@@ -19,6 +19,7 @@ from wal_agent.clock import Clock
 from wal_agent.config import Settings
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.events import Listener
+from wal_agent.safefs import real_path
 
 if TYPE_CHECKING:
     from wal_agent.observe.metrics import Metrics
@@ -135,7 +136,7 @@ def _log(settings: Settings, workspace: Path, on_screen: bool, say: Callable[[st
 def _outside(settings: Settings, name: str, option: str, workspace: Path) -> Path:
     """Return the file's real path. In the workspace each write would be captured and logged, and so cause the next."""
     path = Path(name).absolute()
-    real = path.parent.resolve() / path.name
+    real = real_path(path.parent) / path.name
     if settings.workspace == "save" and real.is_relative_to(workspace):
         raise UsageError(f"--{option} {path} lies in the workspace, whose changes are saved.", "Put it elsewhere.")
     if not real.parent.is_dir():

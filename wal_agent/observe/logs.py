@@ -29,6 +29,8 @@ MAX_QUEUED = 10_000  # events; a run emits some tens a second
 CLOSE_TIMEOUT = 3.0  # seconds that the end of the process waits for queued events
 LONGEST = 1000  # characters of one value
 
+_BARE = re.compile(r"[A-Za-z0-9_./:+@-]+")
+
 
 class BackgroundListener:
     """`make` creates the listener in the thread, so that slow imports delay no start."""
@@ -226,9 +228,6 @@ def _recovered(it: events.Recovered) -> list[Line]:
 
 def _seconds(value: float) -> float:
     return round(value, 4)
-
-
-_BARE = re.compile(r"[A-Za-z0-9_./:+@-]+")
 
 
 def open_log(path: Path) -> int:

@@ -43,6 +43,8 @@ TRIES = 8  # versions of one file that are tried on one base
 SESSION, WORKSPACE = "session", "workspace"
 STAGED = ".wal-agent-restore-"
 
+_BAD_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EINVAL)
+
 
 def parse_point(text: str, now: float) -> int | float:
     """Parse a record's number (int) or a time (float, seconds since 1970).
@@ -88,9 +90,6 @@ def replay_at(bucket: Bucket, keys: Keys, key_id: str, at: str | None, now: floa
         if whole.damage is None and whole.seq < point:
             raise UsageError(f"Job {keys.job} has no record {point}; the last is {whole.seq}.", see_log)
     return found
-
-
-_BAD_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EINVAL)
 
 
 def _write_session(

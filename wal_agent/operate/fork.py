@@ -29,6 +29,7 @@ from wal_agent.records import AgentStarted, AnyRecord, Host, Pack, Payload, Turn
 from wal_agent.recovery.lease_policy import Decline, admit
 from wal_agent.recovery.plan import prior_args
 from wal_agent.recovery.restore_target import RestoreTarget, request_restore
+from wal_agent.safefs import real_path
 from wal_agent.supervise import provenance
 from wal_agent.supervise.identity import make_owner, make_person_key, read_owner
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
@@ -104,7 +105,7 @@ def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
             key=key_id(key),
             owner=read_owner(options.workspace, env),
         )
-        fields = OpeningFields(home.agent_version, __version__, typed, home.interactive)
+        fields = OpeningFields(home.agent_version, __version__, typed)
         if not options.args or provenance.is_vouched(env, settings.bucket, keys.job, openings, typed):
             provenance.remember_args(env, settings.bucket, new.job, run_dir.run, typed)
         whose = SessionOwner(state_dir(env), found.state.session, options.workspace)
@@ -162,7 +163,7 @@ def refuse_to_take(agent: Agent, session: str, workspace: Path, env: Env) -> Non
     ConfigError."""
     stored_folder = agent.capabilities.stored_folder
     folder = stored_folder(session, env) if stored_folder is not None else None
-    if folder is not None and folder.is_dir() and folder.resolve() != workspace.resolve():
+    if folder is not None and folder.is_dir() and real_path(folder) != real_path(workspace):
         raise ConfigError(
             f"{agent.name} has this session for {folder}, and has it only once: a fork here would take it over.",
             f"Fork in {folder}, or on another machine.",

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from wal_agent.answers import JsonAnswer
 from wal_agent.calls.call import ReadCall
-from wal_agent.calls.reading import shell_commands
+from wal_agent.calls.reading import only_tells
 from wal_agent.calls.rules.table import Rules
 from wal_agent.records import (
     Answer,
@@ -109,15 +109,14 @@ def effects_of(
     held: dict[int, Cut | RunsOn] = {}
     verdicts: dict[int, Verdict] = {}
     answers: dict[int, Answer] = {}
-    hosts: dict[int, str] = {}
-    epoch = 0
+    epoch, host, agent = 0, "", ""
     for seq, record in found:
         match record:
             case Opening():
-                epoch = record.epoch
-                hosts[epoch] = record.host.name
-            case Intent() if record.cls != "read_only" and not states_plan(record.tool, record.input.data or b""):
-                effects.setdefault(record.call, _call(seq, epoch, hosts.get(epoch, ""), record))
+                epoch, host, agent = record.epoch, record.host.name, record.agent
+            case Intent() if record.cls != "read_only":
+                if not states_plan(agent, record.tool, record.input.data or b""):
+                    effects.setdefault(record.call, _call(seq, epoch, host, record))
             case End():
                 ends.setdefault(record.call, record)
             case Cut() | RunsOn():
@@ -128,7 +127,7 @@ def effects_of(
                 answers[record.call] = record
             case StepBegun():
                 steps[record.name] = (record.name, seq)
-                effects[steps[record.name]] = _step(seq, epoch, hosts.get(epoch, ""), record)
+                effects[steps[record.name]] = _step(seq, epoch, host, record)
             case StepEnded() if record.name in steps:
                 key = steps.pop(record.name)
                 effects[key] = _ended_step(effects[key], record)
@@ -147,25 +146,6 @@ def effects_of(
     known = [one for one in reversed(listed) if one is not None]
     read = ((one, ReadCall(one.tool, b"" if one.step else fetch(one.input))) for one in known)
     return [_with_undo(one, call, rules) for one, call in read if one.step or not only_tells(call)]
-
-
-_OWN = frozenset(("checkpoint", "step", "state", "recall", "settle", "mark", "inbox", "pause"))
-_PRINTS = frozenset(("printf", "echo", "true", ":"))
-
-
-def only_tells(call: ReadCall) -> bool:
-    """Whether a call's shell text does no more than tell wal-agent something, or ask it: a step's command is an effect
-    of its own, and the rest stays in the job's log."""
-    if b"wal-agent" not in call.input:
-        return False
-    commands = shell_commands(call)
-    for simple in commands:
-        words = [word.text or "" for word in simple.words]
-        own = words[:1] == ["wal-agent"] and words[1:2] and words[1] in _OWN
-        kept = (r for r in simple.redirects if ">" in r.op and r.to is not None)
-        if not (own or (words[:1] and words[0] in _PRINTS)) or any(r.to.text != "/dev/null" for r in kept if r.to):
-            return False
-    return bool(commands)
 
 
 def _call(seq: int, epoch: int, host: str, intent: Intent) -> Effect:

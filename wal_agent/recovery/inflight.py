@@ -33,7 +33,7 @@ from wal_agent.calls.shell.reader import MAX_TEXT
 from wal_agent.calls.shell.syntax import split_names
 from wal_agent.evidence.collector import sent_line
 from wal_agent.evidence.model import call_folder, relocate
-from wal_agent.records import CHANGING, Answer, CallState, Class, End, Fact, Finding, Intent, Recovery, Verdict
+from wal_agent.records import CHANGING, PROVEN, Answer, CallState, Class, End, Fact, Finding, Intent, Recovery, Verdict
 from wal_agent.wal.state import MAX_LOOKED, EndedCall, OpenCall
 from wal_agent.wording import messages, next_steps
 
@@ -44,7 +44,11 @@ _SHOWS_NOTHING = frozenset({"shell-builtin", "echo", "printf", "sleep", "yes"}) 
 # What a sentence on how to verify begins with, where it stands for no command.
 _SAYS = frozenset(("ask", "call", "check", "compare", "look", "open", "query", "read", "see", "verify"))
 SENT = "{sent}"  # in `done_if` of a rule for pushes
-_PROVEN = ("completed", "not_started")
+# What a call may name.
+_NAME = re.compile(r"[\w.@:/+~-]{3,}")
+_NO_NAMES = split_names("bash cat echo env grep head node python python3 sudo tail")
+
+_SPAN = re.compile(r"`([^`]+)`")
 
 
 class Advice(NamedTuple):
@@ -166,7 +170,6 @@ def _verification(text: str, place: str, command: str, folder: str, quoted: bool
     return _Verification(shown, (command,) if command and not place else ())
 
 
-_SPAN = re.compile(r"`([^`]+)`")
 _GroupKey = tuple[str, bytes | int, str]  # tool, input (the number of a call without one), folder
 
 
@@ -296,7 +299,7 @@ def carry_over(now: Sequence[Verdict], earlier: Recovery | None, here: Callable[
 
     `here(call)`: what the call has done to files is in this workspace, if it was done before that recovery; where it
     may not be, the earlier finding claims too much."""
-    proven = {v.call: v for v in earlier.verdicts if v.finding in _PROVEN} if earlier is not None else {}
+    proven = {v.call: v for v in earlier.verdicts if v.finding in PROVEN} if earlier is not None else {}
     verdicts = []
     for v in now:
         if v.finding == "unknown" and v.call in proven and here(v.call):
@@ -480,10 +483,11 @@ class Resolver:
         return [asked for asked in self._asked if asked.folder == folder]
 
     def unlooked(self, open: Collection[int]) -> list[AskedCall]:
-        """Return the asked calls in `open` of which it is unknown what became of them, and nothing has looked."""
+        """Return the asked calls in `open` of which no evidence says whether all or nothing of them happened, and
+        nothing has looked."""
         with self._lock:
             known = self._touched | self._found.keys()
-            return [a for a in self._asked if a.call in open and a.call not in known and a.finding == "unknown"]
+            return [a for a in self._asked if a.call in open and a.call not in known and a.finding not in PROVEN]
 
     def answers(self, open: Iterable[int], now: float) -> list[Answer]:
         """Return an answer for each call in `open` that the prompt asked about or that something looked at. `now`:
@@ -511,10 +515,6 @@ class Resolver:
             for a in self._asked
             if a.call in resolved
         ]
-
-
-_NAME = re.compile(r"[\w.@:/+~-]{3,}")
-_NO_NAMES = split_names("bash cat echo env grep head node python python3 sudo tail")
 
 
 def named_things(call: ReadCall) -> frozenset[str]:

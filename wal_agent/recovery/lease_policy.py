@@ -35,6 +35,18 @@ STUCK_WINDOW: Final = 3600.0  # seconds; later deaths in one long call may be th
 LeaseView = Literal["crashed", "due", "released", "unlocked", "running", "paused", "closed"]
 """What a person reads of a lease, in every command. `crashed`: held, and its owner is gone; `due`: its pause is
 over."""
+# Of a run that was stopped before its agent ran, or that could not reach the bucket.
+_NOT_BEGUN: Final = re.compile(r"stopped: (interrupted by SIGTERM |this machine is going away \()|stopped \(69\): ")
+_BY_A_PERSON: Final = re.compile(r"stopped: interrupted by ")
+_HALTED: Final = re.compile(r"stopped( \(\d{1,3}\))?: ")
+_FAILED: Final = re.compile(
+    r"the agent ended with \d{1,3}(, but not its turn)?|killed by SIG[A-Z0-9]{2,9}|killed: out of memory"
+    r"|JavaScript heap out of memory|the model did not answer|the agent did not (begin|end behind its turn)"
+)
+CRASH_CLASSES: Final[frozenset[ExitClass]] = frozenset(
+    {"killed", "out_of_memory", "heap", "hung", "incomplete", "context"}
+)
+"""Ends that nobody wanted."""
 
 
 class Local(msgspec.Struct, frozen=True):
@@ -269,14 +281,6 @@ StopKind = Literal["", "handed_over", "halted", "stopped", "failed"]
 """`handed_over`: its machine went away, or had no bucket; `halted`: a person is needed; `stopped`: wal-agent ended the
 agent for a reason of its own; `failed`: the agent failed, or died; "": any other end by the agent or a person."""
 
-# Of a run that was stopped before its agent ran, or that could not reach the bucket.
-_NOT_BEGUN: Final = re.compile(r"stopped: (interrupted by SIGTERM |this machine is going away \()|stopped \(69\): ")
-_BY_A_PERSON: Final = re.compile(r"stopped: interrupted by ")
-_HALTED: Final = re.compile(r"stopped( \(\d{1,3}\))?: ")
-_FAILED: Final = re.compile(
-    r"the agent ended with \d{1,3}(, but not its turn)?|killed by SIG[A-Z0-9]{2,9}|killed: out of memory"
-    r"|JavaScript heap out of memory|the model did not answer|the agent did not (begin|end behind its turn)"
-)
 _KIND_BY_CLASS: Final[dict[str, StopKind]] = {
     "context": "halted",
     "stopped": "stopped",
@@ -303,12 +307,6 @@ def failure_text(reason: str) -> str:
     """ "the agent failed with 41", "the agent failed: killed by SIGKILL"."""
     code = re.fullmatch(r"the agent ended with (\d{1,3})", reason)
     return f"the agent failed with {code[1]}" if code else f"the agent failed: {reason.removeprefix('the agent ')}"
-
-
-CRASH_CLASSES: Final[frozenset[ExitClass]] = frozenset(
-    {"killed", "out_of_memory", "heap", "hung", "incomplete", "context"}
-)
-"""Ends that nobody wanted."""
 
 
 class Crash(msgspec.Struct, frozen=True):

@@ -28,6 +28,33 @@ _MARKDOWN = MarkdownIt("commonmark").enable("table").disable("reference")
 _YES: Class = "idempotent"
 _ANSWERS = "yes, no, read-only, partial or unknown"
 MAX_FIELD = 2000  # characters that are read
+TOOL_NAME = re.compile(r"[A-Za-z_][\w.:-]{0,99}")
+_LETTERS = re.compile(r"[^a-z]+")  # what is none
+_ARROW = re.compile(r"\s*(?:→|⇒|->|=>)\s*")
+_SHELLS = re.compile(r"shell|bash|terminal|command|exec", re.IGNORECASE)
+_CLASS_OF_ANSWER: dict[str, Class] = {
+    **dict.fromkeys(("yes", "y", "true", "idempotent", "safe", "✅", "✓", "✔"), _YES),
+    **dict.fromkeys(("no", "n", "not", "false", "never", "mutation", "nonidempotent", "❌", "✗", "✘"), "mutation"),
+    **dict.fromkeys(("readonly", "read", "reads"), "read_only"),
+    **dict.fromkeys(("unknown", "unclear", "unsure", "partial", "partially", "partly", "depends", "it"), "unknown"),
+    **dict.fromkeys(("sometimes", "maybe", "conditional", "conditionally", "mostly", "?"), "unknown"),
+}
+_LABELS = {
+    "idempotent": ("idempotent", "idempotency", "idempotence", "is idempotent", "is it idempotent"),
+    "verify": ("verify completion", "verify", "verification", "verify with", "how to verify", "verifying"),
+    "done_if": ("done if", "done when"),
+    "risk": ("partial failure risk", "partial failure risks", "partial failure", "partial failures", "risk"),
+    "ambiguous": ("on ambiguity", "if ambiguous", "when ambiguous", "if in doubt", "when in doubt"),
+    "why": ("why", "reason"),
+}
+_FIELD = {label: field for field, labels in _LABELS.items() for label in labels}
+_LABEL = re.compile(
+    r"(#{1,6}\s+)?([*_]{0,3})([A-Za-z][A-Za-z ]{1,24}[A-Za-z])(\s?\?)?([*_]{0,3})\s?([:：])?([*_]{0,3})"
+)
+
+_OPERATION = frozenset(
+    ("tool", "tools", "operation", "operations", "command", "commands", "call", "calls", "skill", "skills", "name")
+) | {"or", "and"}
 
 
 class Heading(msgspec.Struct, frozen=True):
@@ -180,19 +207,6 @@ def strip_wrapping(text: str) -> str:
 
 Found = tuple[tuple[ProjectRule, ...], tuple[RuleProblem, ...]]
 
-TOOL_NAME = re.compile(r"[A-Za-z_][\w.:-]{0,99}")
-_LETTERS = re.compile(r"[^a-z]+")
-_ARROW = re.compile(r"\s*(?:→|⇒|->|=>)\s*")
-_SHELLS = re.compile(r"shell|bash|terminal|command|exec", re.IGNORECASE)
-
-_CLASS_OF_ANSWER: dict[str, Class] = {
-    **dict.fromkeys(("yes", "y", "true", "idempotent", "safe", "✅", "✓", "✔"), _YES),
-    **dict.fromkeys(("no", "n", "not", "false", "never", "mutation", "nonidempotent", "❌", "✗", "✘"), "mutation"),
-    **dict.fromkeys(("readonly", "read", "reads"), "read_only"),
-    **dict.fromkeys(("unknown", "unclear", "unsure", "partial", "partially", "partly", "depends", "it"), "unknown"),
-    **dict.fromkeys(("sometimes", "maybe", "conditional", "conditionally", "mostly", "?"), "unknown"),
-}
-
 
 def parse_answer(text: str) -> tuple[Class, str] | None:
     """Parse an answer to "Idempotent?" ("No. Deploying twice ...") into its class and the rest; None for no answer."""
@@ -212,10 +226,6 @@ def parse_answer(text: str) -> tuple[Class, str] | None:
 
 
 # ---- the table ----------------------------------------------------------------------------------------------------
-
-_OPERATION = frozenset(
-    ("tool", "tools", "operation", "operations", "command", "commands", "call", "calls", "skill", "skills", "name")
-) | {"or", "and"}
 
 
 def table_rules(text: str, source: str) -> Found:
@@ -329,19 +339,6 @@ def _quoted(text: str) -> str:
 
 
 # ---- Recovery sections --------------------------------------------------------------------------------------------
-
-_LABELS = {
-    "idempotent": ("idempotent", "idempotency", "idempotence", "is idempotent", "is it idempotent"),
-    "verify": ("verify completion", "verify", "verification", "verify with", "how to verify", "verifying"),
-    "done_if": ("done if", "done when"),
-    "risk": ("partial failure risk", "partial failure risks", "partial failure", "partial failures", "risk"),
-    "ambiguous": ("on ambiguity", "if ambiguous", "when ambiguous", "if in doubt", "when in doubt"),
-    "why": ("why", "reason"),
-}
-_FIELD = {label: field for field, labels in _LABELS.items() for label in labels}
-_LABEL = re.compile(
-    r"(#{1,6}\s+)?([*_]{0,3})([A-Za-z][A-Za-z ]{1,24}[A-Za-z])(\s?\?)?([*_]{0,3})\s?([:：])?([*_]{0,3})"
-)
 
 
 def section_rules(

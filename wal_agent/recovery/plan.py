@@ -36,7 +36,10 @@ SHOWN_STEP = 100  # of a step's name, or of an origin
 SHOWN_FOLDER = 200
 SHOWN_CALLS = 5  # calls, or steps, that a sentence names
 ENDED_BY_ITSELF = ("completed", "interrupted")
-OWNER_ROWS = 4  # the rows behind the first one: whose job it is
+# Where a repository comes from.
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/@]*@)?(?P<host>[^/:]+)(?::\d+)?/(?P<path>.*)", re.IGNORECASE)
+_SCP = re.compile(r"(?:[^/@:]+@)?(?P<host>[^/:]+):(?P<path>.*)")
+T = TypeVar("T")
 
 
 def prior_args(state: State) -> tuple[str, ...]:
@@ -45,8 +48,8 @@ def prior_args(state: State) -> tuple[str, ...]:
     home = state.home_opening
     if home is None:
         return ()
-    earlier = (home, *(o.opening for o in reversed(state.openings) if o.opening.epoch < home.epoch))
-    for opening in (o for o in earlier if o.agent == state.owner_agent):
+    started = (o.opening for o in reversed(state.openings) if o.opening.epoch <= home.epoch)
+    for opening in (o for o in started if o.agent == state.owner_agent):
         if opening.args or opening.cause in ("first", "closed"):
             return opening.args
     return ()
@@ -79,6 +82,7 @@ class Policy(msgspec.Struct, frozen=True):
     fresh: bool = False  # asked to begin a new session, whatever the last one was
     crash_limit: int = 5
     crash_window: float = 600.0  # seconds
+    named: bool = False  # the client knows the session by its id, so one that was not saved is made again
 
 
 class PlanInputs(msgspec.Struct, frozen=True):
@@ -132,8 +136,7 @@ class PlanInputs(msgspec.Struct, frozen=True):
     @property
     def captured(self) -> bool:
         """The newest session's main file is in the log."""
-        main = self.state.files.get(self.local.main_file)
-        return bool(self.state.session) and main is not None and main.session == self.state.session
+        return bool(self.state.session_files(self.local.main_file))
 
     @property
     def finished(self) -> tuple[EndedCall, ...]:
@@ -195,8 +198,9 @@ class StartAgain(msgspec.Struct, frozen=True):
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """Restore and resume `session`. `finished` calls may be missing in its file and are put back, then `dangling`.
-    `alone`: nobody is asked about a call with unknown outcome; the agent verifies and decides by itself.
+    """Restore and resume `session`, or make it anew if it was not saved. `finished` calls may be missing in its file
+    and are put back, then `dangling`. `alone`: nobody is asked about a call with unknown outcome; the agent verifies
+    and decides by itself.
     `warnings`: sentences for the screen and the prompt."""
 
     session: str
@@ -221,10 +225,6 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 Plan = Start | StartAgain | Resume | Refuse
-
-
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/@]*@)?(?P<host>[^/:]+)(?::\d+)?/(?P<path>.*)", re.IGNORECASE)
-_SCP = re.compile(r"(?:[^/@:]+@)?(?P<host>[^/:]+):(?P<path>.*)")
 
 
 def is_other_project(then: Iterable[str], here: Iterable[str]) -> bool:
@@ -356,9 +356,10 @@ def resume_idle(alert: Alert) -> Callable[[PlanInputs], Plan]:
 
 
 def _resume_or_start_again(c: PlanInputs, alert: Alert, why: str) -> Plan:
-    if c.captured and not SESSION.fullmatch(c.state.session):  # it would become an argument of the agent
+    resumed = c.captured or (c.policy.named and c.state.session != "" and alert != "handoff")
+    if resumed and not SESSION.fullmatch(c.state.session):  # it would become an argument of the agent
         return Refuse(Damaged, messages.NO_SESSION_ID, messages.TAKE_OUT)
-    if c.captured:
+    if resumed:
         return Resume(c.state.session, c.args, alert, c.pending, c.finished, why)
     prompt = c.state.prompt.prompt if c.state.prompt else None
     reported = alert if c.pending or c.finished or c.state.unlogged or alert == "handoff" else None
@@ -438,9 +439,6 @@ def _other_version(c: PlanInputs) -> bool:
 # ---- the rows --------------------------------------------------------------------------------------------------------
 
 
-T = TypeVar("T")
-
-
 class Row(msgspec.Struct, Generic[T], frozen=True):
     """One condition and what follows from it."""
 
@@ -449,8 +447,7 @@ class Row(msgspec.Struct, Generic[T], frozen=True):
     then: Callable[[PlanInputs], T]
 
 
-TABLE: tuple[Row[Plan], ...] = (
-    Row("log damaged", lambda c: c.local.damage is not None, refuse_damaged),
+OWNER_ROWS: tuple[Row[Plan], ...] = (  # whose job it is
     Row(
         "another agent's job",
         lambda c: c.state.home_opening is not None and c.state.owner_agent != c.opening.agent,
@@ -459,6 +456,11 @@ TABLE: tuple[Row[Plan], ...] = (
     Row("another command's job", _other_command, refuse_command),
     Row("another folder's job", _other_workspace, refuse_workspace),
     Row("another repository's job", lambda c: is_other_project(c.identity, c.local.identity), refuse_foreign),
+)
+
+TABLE: tuple[Row[Plan], ...] = (
+    Row("log damaged", lambda c: c.local.damage is not None, refuse_damaged),
+    *OWNER_ROWS,
     Row("crash loop", lambda c: 0 < c.policy.crash_limit <= len(c.crashes), halt_crash_loop),
     Row(
         "died twice at the same place",
@@ -511,7 +513,7 @@ def refuse_other_job(c: PlanInputs) -> Refuse | None:
     on nothing that another run could still write. None where it is not, or where the log is damaged. Pure."""
     if c.local.damage is not None or c.state.home_opening is None:
         return None
-    for row in TABLE[1 : 1 + OWNER_ROWS]:
+    for row in OWNER_ROWS:
         if row.when(c):
             refused = row.then(c)
             assert isinstance(refused, Refuse)

@@ -38,7 +38,7 @@ from wal_agent.calls.rules.table import Classified, Rules, load_rules, with_proj
 from wal_agent.config import FILE, KEYS, Origin, check_keys, read_file
 from wal_agent.errors import ConfigError
 from wal_agent.records import Class
-from wal_agent.safefs import path_in_root, read_in_root
+from wal_agent.safefs import path_in_root, read_in_root, real_path
 
 FIELDS = ("name", "match", "tool", "class", "why", "verify", "done_if", "on_ambiguity")
 MAX_RULES = 200  # of a project, all its files together
@@ -223,7 +223,7 @@ class _Text(msgspec.Struct, frozen=True):
 
 def _read_texts(workspace: Path, problems: list[RuleProblem]) -> Iterator[_Text]:
     """Read each file once, though several names lead to it."""
-    root = workspace.resolve()
+    root = real_path(workspace)
     seen: dict[str, _Text | None] = {}
     left, rule_text, rule_lines = MAX_TOTAL_SIZE, MAX_RULE_TEXT, MAX_RULE_LINES
     for kind, name in _candidate_files(root, problems):

@@ -26,7 +26,7 @@ from wal_agent.calls.quote import fenced, inline, show_input
 from wal_agent.config import Consents, content_digest
 from wal_agent.conversation.checkpoint import NO_WORK, WorkSoFar
 from wal_agent.redact import redact_head
-from wal_agent.safefs import path_in_root, read_in_root
+from wal_agent.safefs import path_in_root, read_in_root, real_path
 from wal_agent.text import clock_time, moment, plural
 from wal_agent.wording import messages
 
@@ -55,6 +55,9 @@ WORK_LINE = 1200  # characters of one: a note is one line
 EARLY = 60.0  # seconds that two hosts' clocks may differ without a pause counting as ended early
 # How much is shown, in the order in which it is tried: calls in flight, finished calls, characters of each input.
 _SIZES = ((10, 20, 900), (10, 20, 450), (10, 10, 200), (5, 5, 200), (3, 3, 120), (1, 0, 80), (0, 0, 0))
+# How a tokenizer may cut a text, and a run of letters.
+_RUN = re.compile(r"[A-Za-z]+|[0-9]+| +|\s|[^\sA-Za-z0-9]")
+_WORD = re.compile(r"[A-Z]?[a-z]{1,13}|[A-Z]{1,8}")
 
 
 class Templates(msgspec.Struct, frozen=True):
@@ -86,7 +89,7 @@ def read_project_prompts(workspace: Path) -> dict[str, str]:
 def load_templates(workspace: Path, env: Mapping[str, str]) -> Templates:
     """Load the project's own templates that may be used. Never fails: the others are in `problems`."""
     own: dict[str, str] = {}
-    given = Consents(workspace.resolve(), env).given()
+    given = Consents(real_path(workspace), env).given()
     problems: list[str] = []
     for name in TEMPLATE_NAMES:
         try:
@@ -110,7 +113,7 @@ def read_protocol(workspace: Path, env: Mapping[str, str]) -> str:
         own = _read_project_file(workspace, PROTOCOL)
     except ValueError:
         own = None
-    if own is not None and _allowed(PROTOCOL, own, Consents(workspace.resolve(), env).given()):
+    if own is not None and _allowed(PROTOCOL, own, Consents(real_path(workspace), env).given()):
         return own
     return (wording.FOLDER / PROTOCOL).read_text("utf-8")
 
@@ -121,7 +124,7 @@ def _allowed(name: str, text: str, given: Mapping[str, str]) -> bool:
 
 def _read_project_file(workspace: Path, name: str) -> str | None:
     """Read the project's file; None when there is none. ValueError: it is not readable."""
-    root = workspace.resolve()
+    root = real_path(workspace)
     try:
         real = path_in_root(root, f"{PROMPT_FOLDER}/{name}")
         return None if real is None else read_in_root(root, real, MAX_TEMPLATE_SIZE)
@@ -318,10 +321,6 @@ def render_prompt(facts: PromptInput, templates: Templates = _BUILTIN_TEMPLATES)
         warned = replace(facts, warnings=(*facts.warnings, messages.own_text_used(inline(why, 300))))
         return render_prompt(warned, replace(templates, own={}))
     return notice if facts.task is None else f"{messages.TASK_FIRST}\n\n{facts.task}\n\n{notice}"
-
-
-_RUN = re.compile(r"[A-Za-z]+|[0-9]+| +|\s|[^\sA-Za-z0-9]")
-_WORD = re.compile(r"[A-Z]?[a-z]{1,13}|[A-Z]{1,8}")
 
 
 def estimate_tokens(text: str) -> int:

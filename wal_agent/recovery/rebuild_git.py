@@ -38,6 +38,8 @@ _EXEC = re.compile(r"\s*(?:exec|x)\s+(.+)")
 _UNMERGED = re.compile(rb"[0-7]{6} [0-9a-f]{40,64} [0-3]\t.+", re.DOTALL)
 MAX_SAME_NAME = 100
 
+_WORKTREE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}(?<!\.lock)")
+
 
 def remove_half_built(folder: Path) -> None:
     """Remove what a crash left half built."""
@@ -74,9 +76,6 @@ def rebuild_git(shadow: Shadow, contents: Contents, folder: Path, identity: Coll
         raise ConfigError(f"The repository could not be made again in {folder}: {shorten(str(error))}") from error
     finally:
         remove_half_built(folder)
-
-
-_WORKTREE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}(?<!\.lock)")
 
 
 def link_worktree(shadow: Shadow, contents: Contents, folder: Path, around: Path) -> bool:

@@ -55,6 +55,8 @@ MAX_CHECKED = 16 << 20  # bytes of a main file that is held in memory once more,
 MAX_MAIN = 1 << 30  # bytes of the main file, which is held in memory
 OWN = "own"  # the folder, below a restore's own, with a note on each file that this machine had itself
 
+_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+
 
 class StagedFile(msgspec.Struct, frozen=True):
     """A staged file, the hash of its bytes, and where it goes."""
@@ -142,9 +144,6 @@ def _read_placed(folder: Path) -> list[PlacedFile]:
             sha256, _, size = line.partition(" ")
             found.append(PlacedFile(sha256, int(size) if size.isdecimal() else 0, note.parent))
     return found
-
-
-_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class SessionTarget(msgspec.Struct, frozen=True):

@@ -35,7 +35,7 @@ from wal_agent.capture.shadow import ATTRIBUTES, Contents, Shadow, is_object_id
 from wal_agent.errors import ConfigError, Newer
 from wal_agent.records import Repository, Workspace
 from wal_agent.recovery.restore_tree import Tree, list_tree, sync_filesystem
-from wal_agent.safefs import read_plain, swap_file
+from wal_agent.safefs import read_plain, real_path, swap_file
 from wal_agent.text import printable
 from wal_agent.wal.lease import find_format
 
@@ -47,6 +47,8 @@ MIN_BACKUP_AGE = 14 * 86400.0  # seconds
 STAMP = "%Y%m%dT%H%M%SZ"
 LOCAL = "local"
 OFFERED = "refs/saved/"
+
+_AS_IS = ATTRIBUTES.rstrip() + " -export-ignore -export-subst\n"
 
 
 class RestoreMarker(msgspec.Struct, frozen=True):
@@ -102,9 +104,6 @@ def _marker_path(shadow: Shadow) -> Path:
 
 def _request_path(shadow: Shadow, job: str) -> Path:
     return shadow.folder.with_name(f"{shadow.folder.name}-wanted-{hashlib.sha256(job.encode()).hexdigest()[:16]}")
-
-
-_AS_IS = ATTRIBUTES.rstrip() + " -export-ignore -export-subst\n"
 
 
 class SavedHere(msgspec.Struct, frozen=True):
@@ -338,7 +337,7 @@ class RestoreTarget(msgspec.Struct, frozen=True):
             place = place / part
             if os.path.lexists(place) and (place.is_symlink() or not place.is_dir()):
                 raise ConfigError(f"{place} is not a folder here.")
-        if any(place.is_relative_to(each.resolve()) for each in (*self.private, self.state_dir)):
+        if any(place.is_relative_to(real_path(each)) for each in (*self.private, self.state_dir)):
             raise ConfigError(f"{place} is never captured.")
         return msgspec.structs.replace(self, folder=place, around=self.folder, most=most)
 

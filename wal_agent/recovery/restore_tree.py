@@ -46,6 +46,8 @@ _MAX_POINTER = 1024  # bytes
 _STREAM = "core.bigFileThreshold=1m"  # bytes: what is bigger is not unpacked in memory
 ASIDE_MARK = ".wal-agent-aside-"
 
+_POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\n(?:[^\n]+\n)*?oid sha256:([0-9a-f]{64})\n")
+
 
 class TreeEntry(msgspec.Struct, frozen=True):
     """One path of a tree. `size` in bytes, 0 for a repository inside."""
@@ -129,9 +131,6 @@ def restrict_modes(folder: Path, tree: Tree, private: Iterable[bytes]) -> None:
         if path in tree and tree[path].mode.startswith("100"):
             with open_plain(folder / path) as file:
                 os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o700)
-
-
-_POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\n(?:[^\n]+\n)*?oid sha256:([0-9a-f]{64})\n")
 
 
 def filtered_files(shadow: Shadow, files: Tree, committed: Tree, *alternates: Path) -> frozenset[str]:

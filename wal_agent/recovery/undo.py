@@ -38,6 +38,19 @@ _NPM_PUBLISHED: Final = (
 )
 _SENT: Final = "it was sent"
 
+_VALUED: Final[Mapping[str, frozenset[str]]] = {  # options in front of the subcommand that take a value
+    "git": frozenset(("-C", "--git-dir", "--work-tree")),
+    "kubectl": frozenset(("-n", "--namespace", "--context", "--kubeconfig")),
+    "helm": frozenset(("-n", "--namespace", "--kube-context", "--kubeconfig")),
+    "terraform": frozenset(),
+}
+
+_A_COMMIT: Final = re.compile(r"(HEAD|@|ORIG_HEAD|[0-9a-f]{7,64})([~^@{}0-9]*)")  # and no path, which moves no HEAD
+_HELM_VALUED: Final = (*_HELM, "-f", "--values", "--set", "--set-string", "--version", "--timeout", "--repo")
+
+# The second as azcopy takes it, which does not show whether it is a folder; a SAS behind it would be a secret.
+_OBJECT = re.compile(r"(?:s3|gs)://|https://[a-z0-9]{3,24}\.blob\.[a-z.]+/[a-z0-9-]+/[^?]*\.[^?/.]+$")
+
 
 class Undo(msgspec.Struct, frozen=True):
     """How to undo one effect. `kind`: "command": `commands` undo it; "partial": they undo a part of it; "look": they
@@ -137,14 +150,6 @@ def _typed(words: Sequence[str]) -> str:
     return redact(" ".join(quote_word(word) for word in words))
 
 
-_VALUED: Final[Mapping[str, frozenset[str]]] = {  # options in front of the subcommand that take a value
-    "git": frozenset(("-C", "--git-dir", "--work-tree")),
-    "kubectl": frozenset(("-n", "--namespace", "--context", "--kubeconfig")),
-    "helm": frozenset(("-n", "--namespace", "--kube-context", "--kubeconfig")),
-    "terraform": frozenset(),
-}
-
-
 def _split(words: Sequence[str], valued: frozenset[str]) -> tuple[list[str], Sequence[str]]:
     """The leading options, and the rest."""
     i = 0
@@ -227,9 +232,6 @@ def _git_commit(words: Sequence[str]) -> Undo:
     return _command("git", "reset", "--soft", "HEAD@{1}" if "--amend" in words else "HEAD~1", note=note)
 
 
-_A_COMMIT: Final = re.compile(r"(HEAD|@|ORIG_HEAD|[0-9a-f]{7,64})([~^@{}0-9]*)")  # and no path, which moves no HEAD
-
-
 def _git_reset(words: Sequence[str]) -> Undo:
     mode = next((word for word in words if word in _RESETS), "--mixed")
     names = _operands(words)
@@ -290,9 +292,6 @@ def _kubectl_set(words: Sequence[str]) -> Undo:
     return _command("kubectl", "rollout", "undo", names[1], *_kept(words, _KUBE))
 
 
-_HELM_VALUED: Final = (*_HELM, "-f", "--values", "--set", "--set-string", "--version", "--timeout", "--repo")
-
-
 def _helm(verb: str, note: str = "") -> Rule:
     def rule(words: Sequence[str]) -> Undo:
         names = _operands(words, _HELM_VALUED)
@@ -343,10 +342,6 @@ def _move(words: Sequence[str]) -> Undo:
     if len(names) != 2 or set(words) & {"-t", "--target-directory"} or names[1].endswith(("/", ".")):
         return UNKNOWN
     return _command("mv", "-n", "--", names[1], names[0], note="a file that was there before was replaced and is gone")
-
-
-# The second as azcopy takes it, which does not show whether it is a folder; a SAS behind it would be a secret.
-_OBJECT = re.compile(r"(?:s3|gs)://|https://[a-z0-9]{3,24}\.blob\.[a-z.]+/[a-z0-9-]+/[^?]*\.[^?/.]+$")
 
 
 def _az_upload(words: Sequence[str]) -> Undo:

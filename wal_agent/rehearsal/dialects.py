@@ -31,6 +31,8 @@ _ERRORS = {
     529: "overloaded_error",
 }
 
+_FREEFORM = {"apply_patch", "exec"}
+
 
 class Anthropic:
     def is_turn(self, path: str, body: Json) -> bool:
@@ -350,9 +352,6 @@ def _message(message: Json) -> list[Part]:
         function = call["function"]
         history.append(Called(function["name"], arguments(function.get("arguments") or ""), call.get("id") or ""))
     return history
-
-
-_FREEFORM = {"apply_patch", "exec"}
 
 
 class Responses:

@@ -61,9 +61,17 @@ class Unreached(Proof, frozen=True):
     """The agent did not get as far as its model: nothing is known of its hooks."""
 
 
-def prove(agent: Agent, env: Mapping[str, str]) -> list[Proof]:
+class NotShown(Proof, frozen=True):
+    """What nothing here could show; `detail` says why. No failure, and no proof."""
+
+
+def not_shown(what: str, why: str) -> NotShown:
+    return NotShown(what, True, f"not shown: {why}")
+
+
+def prove(agent: Agent, env: Mapping[str, str], denied: Callable[[Stage], Proof] | None = None) -> list[Proof]:
     """Run all arms, at the same time; `env` is the user's (PATH, WAL_AGENT_<AGENT>). Nothing for an agent that has no
-    hooks to prove."""
+    hooks to prove. `denied`: what else is to be proven where a call was denied."""
     rehearsal = rehearsal_of(agent)
     if rehearsal is None and agent.capabilities.hookless is None:
         missing = f"{agent.name} has no rehearsal module (docs/how-to/add-an-agent.md)"
@@ -78,7 +86,10 @@ def prove(agent: Agent, env: Mapping[str, str]) -> list[Proof]:
     ):
         arms = {ALLOW: _allow, DENY: _deny} | ({ALONE: _alone} if rehearsal.hooks_alone else {})
         stages = [Stage(agent, rehearsal, Path(folder) / arm.__name__, env, groups) for arm in arms.values()]
-        return [*both.map(_in_time, arms, arms.values(), stages)]
+        proofs = [*both.map(_in_time, arms, arms.values(), stages)]
+        if denied is not None and all(proof.ok for proof in proofs):
+            proofs.append(denied(stages[list(arms).index(DENY)]))
+        return proofs
 
 
 def in_proof(env: Mapping[str, str]) -> bool:
@@ -170,6 +181,7 @@ class Stage:
     root: Path
     env: Mapping[str, str]
     groups: Groups = field(default_factory=Groups)
+    needed: dict[str, str] = field(default_factory=dict)  # variables that the agent needs in this home
 
     def model(self, hold: threading.Event | None) -> Model:
         call = self.rehearsal.shell("touch touched")
@@ -183,14 +195,14 @@ class Stage:
         home, work = self.root / "home", self.root / "work"
         for folder in (home, work):
             folder.mkdir(parents=True)
-        needed = self.rehearsal.home(home, work, model.url)
+        self.needed.update(self.rehearsal.home(home, work, model.url))
         program = f"WAL_AGENT_{self.agent.name.upper()}"
         ours = ("PATH", "LANG", program, "PYTHONPATH", "WAL_AGENT_RUNTIME_DIR")
         kept = {k: self.env[k] for k in ours if k in self.env}
         scratch = {
             **launchers(self.env),
             **kept,
-            **needed,
+            **self.needed,
             "HOME": str(home),
             "WAL_AGENT_BUCKET": f"file://{self.root}/bucket",
             "WAL_AGENT_JOB": "doctor",

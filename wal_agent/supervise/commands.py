@@ -15,7 +15,7 @@ from wal_agent.errors import PersonNeeded, UsageError, WalAgentError
 from wal_agent.events import TakesLong
 from wal_agent.inbox import is_for_run
 from wal_agent.redact import redact
-from wal_agent.safefs import read_plain
+from wal_agent.safefs import read_plain, real_path
 from wal_agent.supervise import control
 from wal_agent.supervise.checkpoints import Checkpointer
 from wal_agent.supervise.context import RunContext, await_durable
@@ -144,7 +144,7 @@ class Commands:
             "messages": self._live.inbox.waiting if self._live.inbox else 0,
             "job": self._context.job.keys.job,
             "bucket": self._context.settings.bucket,
-            "encryption_key_file": key_file and str((self._context.workspace / key_file).resolve()),
+            "encryption_key_file": key_file and str(real_path(self._context.workspace / key_file)),
             "encryption_key_command": self._context.settings.encryption_key_command,
             "carrier": self._context.settings.messages,
         }

@@ -3,7 +3,7 @@ run's phase as one word (ARCHITECTURE.md): a table from phase and event to the n
 
 The watchdog, pauses, `status`, the fleet and the metrics read the phase and nothing else. Hooks may come late, twice or
 never, so each event is legal in each phase; a completed turn always leads to `awaiting_user` or `stopped`, unless the
-run is on its way out. docs/ARCHITECTURE.md shows `phases_table()`.
+run is on its way out.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from wal_agent.messages.values import KvValues
     from wal_agent.wal.job import OpenedJob
 
+MAX_BACKLOG = 32 << 20  # bytes waiting for the bucket above which captures wait (I9)
 Phase = PhaseName
 PhaseEvent = Literal[
     "session_started",
@@ -181,25 +182,6 @@ def event_of(event: HookEvent, running: int, turn_open: bool) -> PhaseEvent | No
             return "session_ended"
         case _:
             return None
-
-
-def phases_table() -> str:
-    """The table in Markdown: what each event leads to, and from which phases."""
-    rows: dict[tuple[Phase, str], list[PhaseEvent]] = {}
-    for event in EVENTS:
-        for to in PHASES:
-            if before := [p for p in PHASES if p != to and TABLE[p, event][0] == to]:
-                rows.setdefault((to, _from(before, to)), []).append(event)
-    cells = [f"| {', '.join(events)} | {before} | {to} |" for (to, before), events in rows.items()]
-    return "\n".join(["| event | from | to |", "|---|---|---|", *cells])
-
-
-def _from(before: Sequence[Phase], to: Phase) -> str:
-    missing = [p for p in _AT_WORK if p != to and p not in before]
-    if len(missing) > len(before):
-        return ", ".join(before)
-    but = f" but {', '.join(missing)}" if missing else ""
-    return ", ".join([f"any at work{but}", *(p for p in before if p not in _AT_WORK)])
 
 
 class RunContext(msgspec.Struct, frozen=True):

@@ -31,13 +31,12 @@ TASK = CONTROL_PREFIX + "task"
 CONTROL_TIMEOUT = 30.0
 AT = "at"  # in a question: the job that it is about
 
+_REFUSALS: dict[int, type[WalAgentError]] = {e.exit_code: e for e in (UsageError, PersonNeeded, ConfigError)}
+
 
 def refusal(error: WalAgentError) -> dict[str, Any]:
     """Return the answer of a run that does not do what it is asked for."""
     return {"error": error.what, "hint": error.hint, "exit": error.exit_code}
-
-
-_REFUSALS: dict[int, type[WalAgentError]] = {e.exit_code: e for e in (UsageError, PersonNeeded, ConfigError)}
 
 
 def unless_refused(said: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -44,7 +44,7 @@ from wal_agent.agents.base import (
 from wal_agent.agents.session_files import find_main
 from wal_agent.errors import WalAgentError
 from wal_agent.events import HookAnswered, PhaseChanged
-from wal_agent.records import AgentStarted, Ending, Payload, PhaseChange, Turn
+from wal_agent.records import MAX_PROMPT, AgentStarted, Ending, Payload, PhaseChange, Turn
 from wal_agent.safefs import open_plain
 from wal_agent.supervise.ancestry import Process, read_process
 from wal_agent.supervise.callers import Callers
@@ -61,11 +61,12 @@ from wal_agent.wording import messages
 if TYPE_CHECKING:
     from wal_agent.supervise.inbox import Inbox
 
-MAX_PROMPT = 64 << 10  # bytes of a prompt that are kept
 MAX_TOOL = 200  # characters of a tool's name, in a phase's record
 LOADING = 20.0  # seconds; the client of a firm hook waits 25 (agents/hook_line.py)
 _STEP = 0.05
 GONE = "the agent that made it has ended; it may have begun"
+
+NOT_LOADED = Deny(messages.not_loaded(LOADING))
 
 
 class Conversation:
@@ -329,9 +330,6 @@ class Conversation:
         on for no words at the end of its own."""
         if self._pending and not self._gate.told_to_stop:
             self._complete_turn(self._pending)
-
-
-NOT_LOADED = Deny(messages.not_loaded(LOADING))
 
 
 class Resuming:

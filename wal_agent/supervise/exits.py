@@ -57,6 +57,18 @@ LONG_IN_VAIN = 3 * 3600.0  # seconds of waiting for nothing, after which a perso
 MAX_TAIL = 64 << 10  # bytes
 _PIECE = 64 << 10
 HURRIED = 20  # twentieths of a second
+PERSONS_SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
+_DEADLY: Final = frozenset(
+    {
+        *(signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV),
+        *(signal.SIGPIPE, signal.SIGTERM, signal.SIGSYS, signal.SIGXCPU, signal.SIGXFSZ),
+    }
+)
+_OURS: Final[dict[str, ExitClass]] = {"drain": "drained", "pause": "paused", "hang": "hung"}
+# Of an agent that is started again. Not `context`: it would end the same way. Not `failed`: that is its own answer.
+RESTARTED: Final[frozenset[ExitClass]] = frozenset({"killed", "out_of_memory", "heap", "hung", "incomplete"})
+PROC = Path("/proc")
+MOUNT = Path("/sys/fs/cgroup")
 
 
 class ShutdownPlan(msgspec.Struct, frozen=True):
@@ -192,19 +204,6 @@ class GracefulShutdown:
         if self._down is None:
             return LAST_SAVE
         return max(LAST_SAVE_AT_LEAST, self._down.saved - self._clock.boot())
-
-
-PERSONS_SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
-_DEADLY: Final = frozenset(
-    {
-        *(signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV),
-        *(signal.SIGPIPE, signal.SIGTERM, signal.SIGSYS, signal.SIGXCPU, signal.SIGXFSZ),
-    }
-)
-_OURS: Final[dict[str, ExitClass]] = {"drain": "drained", "pause": "paused", "hang": "hung"}
-
-# Of an agent that is started again. Not `context`: it would end the same way. Not `failed`: that is its own answer.
-RESTARTED: Final[frozenset[ExitClass]] = frozenset({"killed", "out_of_memory", "heap", "hung", "incomplete"})
 
 
 class ExitFacts(msgspec.Struct, frozen=True):
@@ -418,10 +417,6 @@ class StderrTail:
                 # A full disk is no end: the agent's own write would have failed too, and it would have gone on.
                 return error.errno not in (errno.EPIPE, errno.EBADF, errno.ECONNRESET)
         return True
-
-
-PROC = Path("/proc")
-MOUNT = Path("/sys/fs/cgroup")
 
 
 def oom_counter(proc: Path = PROC, mount: Path = MOUNT) -> Path | None:

@@ -26,7 +26,20 @@ from wal_agent.calls.quote import inline, show_call, show_input
 from wal_agent.concurrency import start_daemon
 from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, UsageError, WalAgentError
 from wal_agent.events import CallEnded, CallStarted
-from wal_agent.records import CHANGING, Answer, Class, Cut, End, Ending, EndSource, Intent, Payload, RunsOn, Verdict
+from wal_agent.records import (
+    CHANGING,
+    PROVEN,
+    Answer,
+    Class,
+    Cut,
+    End,
+    Ending,
+    EndSource,
+    Intent,
+    Payload,
+    RunsOn,
+    Verdict,
+)
 from wal_agent.redact import redact_head
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.ends import HARMLESS, Seen, outcome_of
@@ -322,15 +335,15 @@ class RecoveredCalls:
 
     def after_turn(self, running: Collection[int] = ()) -> list[End | Answer]:
         """The ends of calls that a completed turn settles: by evidence, or because doing them again harms nothing.
-        What is unknown and may harm stays open, with the answer that this turn was; of calls that are still `running`
-        no look can say how they end."""
+        What is unknown, or done in part, and may harm stays open, with the answer that this turn was; of calls that are
+        still `running` no look can say how they end."""
         now, still_open = self._clock.now(), self._open()  # a person may have settled one meanwhile
         ends = [
             End(time=now, call=v.call, how="verified", by="recovery", finding=v.finding, why=v.why)
             for v in self._verdicts
             if v.call in still_open
             and v.call not in self._answers.ended
-            and (v.finding != "unknown" or v.call in self._harmless)
+            and (v.finding in PROVEN or v.call in self._harmless)
         ]
         known = self._writer.state.looked_at | {*running}
         return [*ends, *self._answers.answers(still_open - {e.call for e in ends} - known, now)]
@@ -394,6 +407,7 @@ class Gate:
         self.processes: CallProcesses | None = None  # of the agent, once it is started
         self.loops: Loops | None = None  # in a run without a person
         self.is_stopping: Callable[[], bool] = lambda: False
+        self._cut: bool | None = None  # whether the agent, which is gone, was to stop
         self._refusal = ""
         self._draining = ""
         self._denied_in_a_row = 0
@@ -663,9 +677,10 @@ class Gate:
         return True
 
     def _log_end(self, running: RunningCall, event: ToolEnded, nested: str, began: float) -> Ticket | None:
-        well = event.clean and not event.failed and not event.cut and not event.runs_on and not nested
+        by_itself = not (event.cut or event.runs_on or nested)
+        well = by_itself and event.clean and not event.failed
         settled: Sequence[End] = ()
-        if well or not (event.cut or event.runs_on or nested or self.stopping):
+        if by_itself and (well or not self.stopping):
             printed = event.result if running.shell else None
             of_earlier = self.recovered.ends_after_call
             same = running.input == event.input
@@ -721,7 +736,8 @@ class Gate:
             return self._leave_open(running, held, settled)
         self._forget(running.call)
         ended = msgspec.structs.replace(end, how=outcome, why=end.why or why)
-        if outcome == "failed" and not clean and not seen.stopping and not running.harmless and not running.nested:
+        may_be_stopped = self._cut is None and not seen.stopping and not running.harmless and not running.nested
+        if outcome == "failed" and not clean and may_be_stopped:
             with self._lock:
                 self._held.append(Held(running, ended, self._clock.boot()))
             return self._writer.append(*settled, wait=self._soon) if settled else None
@@ -773,8 +789,9 @@ class Gate:
 
     @property
     def stopping(self) -> bool:
-        """Whether the agent is to stop: what it reports of its tools from then on is no completion by itself."""
-        return bool(self._draining or self._refusal) or self.is_stopping()
+        """Whether the agent is to stop: what it reports of its tools from then on is no completion by itself. Of one
+        that is gone: whether it was to, as nothing is allowed then."""
+        return bool(self._draining or self._refusal) or self.is_stopping() if self._cut is None else self._cut
 
     def approval_asked(self, tool: str) -> None:
         """The agent asks a person to approve running calls of `tool`, or where it names none, any."""
@@ -836,7 +853,8 @@ class Gate:
         it was ended with the agent."""
         with self._lock:
             held, self._held = self._held, []
-        self._release(held, cut or self.stopping)
+        self._cut = cut or self.stopping
+        self._release(held, self._cut)
 
     def _release(self, held: Sequence[Held], cut: bool) -> None:
         for each in held:
@@ -1083,7 +1101,6 @@ def stuck_error(
 def _reports(call: ReadCall) -> bool:
     """Whether a call only tells or asks wal-agent something, and so looks at no effect, whatever it names. The command
     of a step may look."""
-    from wal_agent.calls.reading import tool_name
-    from wal_agent.recovery.effects import only_tells
+    from wal_agent.calls.reading import only_tells, tool_name
 
     return tool_name(call.tool).startswith("wal_agent_") or (b"wal-agent step " not in call.input and only_tells(call))

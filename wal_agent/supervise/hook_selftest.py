@@ -12,7 +12,6 @@ than that for a file to come to rest.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +26,7 @@ from wal_agent.agents.base import Agent, Cli
 from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir
 from wal_agent.recovery.report import one_line
-from wal_agent.safefs import read_plain, swap_file
+from wal_agent.safefs import read_plain, real_path, swap_file
 from wal_agent.supervise.options import Screen
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def _lately(note: Path) -> dict[str, tuple[float, str, str]]:
 
 def _program_mark(cli: Cli) -> str:
     """What the proof holds for: another file, or another wal-agent, proves itself again."""
-    real = Path(os.path.realpath(cli.path))
+    real = real_path(cli.path)
     info = real.stat()
     return f"{cli.version} {__version__} {info.st_mtime_ns} {info.st_size} {real}"
 

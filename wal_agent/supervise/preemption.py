@@ -65,6 +65,9 @@ LINK_LOCAL = "169.254.169.254"  # of each cloud; the number, so that no name is 
 _MOST = 4096
 FIRST, CAP = 1.0, 10.0  # seconds after a failure; a notice may be short
 
+FLAVOR = {"Metadata-Flavor": "Google"}
+DMI = Path("/sys/class/dmi/id")
+
 
 class Reply(msgspec.Struct, frozen=True):
     """`headers`: by names in lower case."""
@@ -114,9 +117,6 @@ class MetadataClient:
             if self._waits is not None and self._waits.sock is not None:
                 with suppress(OSError):
                     self._waits.sock.shutdown(socket.SHUT_RDWR)
-
-
-FLAVOR = {"Metadata-Flavor": "Google"}
 
 
 class Gcp:
@@ -294,9 +294,6 @@ class NoticeSource(Protocol):
 def drain_budget(left: float, drain: float) -> float:
     """Seconds for a drain, which may take `drain`, on a machine that goes in `left` seconds."""
     return max(LEAST, min(drain, left - MARGIN))
-
-
-DMI = Path("/sys/class/dmi/id")
 
 
 def detect_cloud(dmi: Path = DMI) -> Cloud | None:

@@ -5,9 +5,10 @@ Nothing on disk is changed and no process is ended before the plan (R2); what is
 
 from __future__ import annotations
 
+import hashlib
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from wal_agent.errors import FolderInUse, Unavailable, WalAgentError
 from wal_agent.events import CheckpointFailed, CheckpointRestored, Recovered
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
-from wal_agent.records import End, FileGone, Handoff, Host, MessageSeen, Recovery, Verdict
+from wal_agent.records import Edit, End, FileDelta, FileGone, Handoff, Host, MessageSeen, Payload, Recovery, Verdict
 from wal_agent.recovery import report as tree_words
 from wal_agent.recovery.plan import Alert, Plan, Policy, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.report import (
@@ -101,11 +102,25 @@ def harmless_calls(calls: Iterable[InFlight]) -> frozenset[int]:
     return frozenset(n for c in calls if c.cls in ("read_only", "idempotent") for n in c.calls)
 
 
+def blank_files(agent: Agent, session: str) -> Mapping[str, FileState]:
+    """The files of a session that holds nothing."""
+    made = {}
+    for name, data in {agent.main_file: b"", **agent.capabilities.blank}.items():
+        size, sha256 = len(data), hashlib.sha256(data).hexdigest()
+        edits = (Edit(0, Payload(size, data)),)
+        made[name] = FileState.first(
+            FileDelta(time=0.0, path=name, size=size, sha256=sha256, edits=edits, session=session)
+        )
+    return made
+
+
 def recovery_policy(options: RunOptions) -> Policy:
     """What the user decided. A person at the terminal is there to look, so no crash loop is halted then."""
     settings = options.settings
     limit = 0 if options.attended else settings.restart_limit
-    return Policy(settings.on_ambiguity, options.go_on, options.fresh, limit, settings.restart_window)
+    return Policy(
+        settings.on_ambiguity, options.go_on, options.fresh, limit, settings.restart_window, named=options.hosted
+    )
 
 
 class RecoveryCase:
@@ -187,7 +202,6 @@ class Preparation:
         self.began = clock.boot()
         self.at: Situation = read_situation(opened)
         self.handoff: Handoff | None = None
-        self.interactive = options.interactive
         self.typed = ""  # the user's new words with this start
         if options.handoff:
             self.at, self.handoff = recovery_input.hand_over_to_opening(self.at)
@@ -221,6 +235,7 @@ class Preparation:
 
     def _enter(self, args: tuple[str, ...]) -> None:
         """Have the arguments of the log admitted, then write down what holds for whatever follows."""
+        self.interactive = replace(self.options, args=args).interactive
         before = self.at.before
         if args != self.admitted:
             openings = [o.opening for o in before.openings]
@@ -247,7 +262,7 @@ class Preparation:
         agent = self.options.agent
         typed = agent.prompt_from_args(args) if chosen is None else None
         by_hook = "turn_started" in agent.capabilities.speaks
-        if words and typed and not by_hook and not replace(self.options, args=args).interactive:
+        if words and typed and not by_hook and not self.interactive:
             place = self._place(None)
             prompt = f"{typed}\n\n{words}"
             create_session(place, prompt)
@@ -324,7 +339,6 @@ class Preparation:
             self._put_tree_back()
             rows(self._tree_alone())
             return self._start(decided.args)
-        self.interactive = replace(self.options, args=decided.args).interactive
         alert = decided.alert or "cut_off"
         report = self._report(alert)
         self.screen.say(headline(report))
@@ -374,7 +388,7 @@ class Preparation:
         return PreparedStart(
             NewSession("") if apart else ResumeSession(place.session, prompt, asked=waits),
             decided.args,
-            dict(self.at.before.files) if restored else {},
+            dict(at.before.session_files(agent.main_file)) if restored else {},
             verdicts,
             harmless_calls(facts.calls),
             asked_calls(facts.calls),
@@ -476,7 +490,8 @@ class Preparation:
         if place.foreign:
             self._whose(place.session).give(NOBODY)  # a crash in between must not make them ours
         with self.screen.waiting_for("the session to be put back"):
-            restored = restore(place, self.at.before.files, self.opened.blobs, calls, prompt_for, self.clock.now())
+            files = self.at.before.session_files(place.agent.main_file) or blank_files(place.agent, place.session)
+            restored = restore(place, files, self.opened.blobs, calls, prompt_for, self.clock.now())
         if place.foreign:
             self._whose(place.session).give(self.opened.keys.job)
         done = restored.reconciled

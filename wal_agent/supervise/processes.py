@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from wal_agent.agents.hook_line import LINE_SIGN
+from wal_agent.agents.hook_line import LINE_SIGN, STANDING
 from wal_agent.capture.git import reap_others
 from wal_agent.paths import LAUNCH
 from wal_agent.paths import MARKER as MARKER
@@ -54,6 +54,10 @@ ROUNDS = 5  # in which a run is ended: what was young then may have made more
 ENDING = ROUNDS * (GRACE + KILLED)  # seconds that `end_run` takes at most
 _PR_SET_CHILD_SUBREAPER = 36
 EARLY = 2  # ticks that a process may seem older than the call that started it: both are rounded
+_SPARED: set[psutil.Process] = set()  # by number and time of birth
+SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "busybox"))
+TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_QUOTED = re.compile(r"[\s'\"\\\\$`!]+")
 
 
 def block_signals() -> None:
@@ -193,13 +197,10 @@ def _next_signal(seconds: float) -> tuple[int, bool, int]:
     return number, number in (signal.SIGINT, signal.SIGQUIT) and sys.stdin.isatty(), 0
 
 
-def become_subreaper() -> None:
-    """Linux: orphans of the agent are handed to this process instead of init. Elsewhere: nothing."""
+def become_subreaper(become: bool = True) -> None:
+    """Linux: orphans of the agent are handed to this process instead of init; False: no longer. Elsewhere: nothing."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-_SPARED: set[psutil.Process] = set()  # by number and time of birth
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(become), 0, 0, 0)
 
 
 def spare_child(pid: int) -> None:
@@ -263,11 +264,6 @@ class Begun(msgspec.Struct, frozen=True):
 
     since: float
     command: str
-
-
-SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "busybox"))
-TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-_QUOTED = re.compile(r"[\s'\"\\\\$`!]+")
 
 
 def process_table(*, zombies: bool = False) -> dict[int, Running]:
@@ -451,7 +447,7 @@ def _since(process: psutil.Process, since: float) -> bool:
 def _is_hook(words: str, run: str) -> bool:
     """A hook's shell has the sign of our lines: an installed line knows the run only from the environment, and there is
     no client below the shell yet when it begins. The client gets the run's id."""
-    return LINE_SIGN in words or run in words
+    return any(sign in words for sign in (LINE_SIGN, STANDING, run))
 
 
 def command_line(process: psutil.Process) -> str:

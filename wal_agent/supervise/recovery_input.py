@@ -34,7 +34,20 @@ from wal_agent.concurrency import call_with_timeout
 from wal_agent.config import Settings
 from wal_agent.conversation.checkpoint import work_so_far
 from wal_agent.errors import Damaged, WalAgentError
-from wal_agent.records import CHANGING, Cause, End, Finding, Handoff, Host, Intent, Opening, Payload, Recovery, Verdict
+from wal_agent.records import (
+    CHANGING,
+    MAX_PROMPT,
+    Cause,
+    End,
+    Finding,
+    Handoff,
+    Host,
+    Intent,
+    Opening,
+    Payload,
+    Recovery,
+    Verdict,
+)
 from wal_agent.recovery.plan import LocalFacts, Plan, Policy, Resume, StartAgain, decide
 from wal_agent.recovery.prompt import (
     FinishedCall,
@@ -47,8 +60,7 @@ from wal_agent.recovery.prompt import (
     render_prompt,
 )
 from wal_agent.recovery.restore_session import MAX_MAIN
-from wal_agent.safefs import map_file
-from wal_agent.supervise.conversation import MAX_PROMPT
+from wal_agent.safefs import map_file, real_path
 from wal_agent.supervise.machine import lock_state
 from wal_agent.supervise.settings import load
 from wal_agent.text import yield_reason
@@ -73,7 +85,7 @@ INNER_RUN_TIMEOUT = 1.5  # for one look; a recovery has 2 s for all evidence
 class Situation(msgspec.Struct, frozen=True, dict=True):
     """The job before our opening. `inputs`: what each open or finished call was given, by its number; what could not be
     read is missing. `asked`: what the newest turn of a person's began with, as far as the log keeps it
-    (conversation.MAX_PROMPT); empty where it is not known."""
+    (records.MAX_PROMPT); empty where it is not known."""
 
     opening: Opening
     before: State
@@ -606,7 +618,7 @@ class InnerRuns(msgspec.Struct, frozen=True):
         named = parse_inner_command(step.words, self.settings.job, self.agent)
         if named is None or named.agent not in AGENTS:
             return None
-        settings = load(named.agent, step.cwd.resolve(), self.env, {"job": named.job})
+        settings = load(named.agent, real_path(step.cwd), self.env, {"job": named.job})
         default = self.settings.bucket if step.words[1:2] == ("task",) else settings.bucket  # a task is its caller's
         url = default if named.bucket is None else named.bucket
         if url not in (settings.bucket, self.settings.bucket):

@@ -546,7 +546,7 @@ def place_rewritten(state: State, home: Home, version: Callable[[bytes], Pieces]
             ) from error
     if journal := home.agent.capabilities.journal:  # also where this ended here the last time
         failpoint("rewrite.placed")
-        journal.restore(home.agent.locate(home.env), state.session, home.workspace, home.env)
+        journal.restore(home.agent.locate(home.env), state.session, home.workspace, home.env, False)
     return here if old else None
 
 

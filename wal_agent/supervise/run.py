@@ -603,7 +603,7 @@ class Run:
         resumed = isinstance(session, ResumeSession)
         if resumed and (journal := agent.capabilities.journal):
             with self.screen.waiting_for(f"{agent.name} to take the session in", IMPORT_TIMEOUT):
-                journal.restore(self.cli, session.id, self.options.workspace, env)
+                journal.restore(self.cli, session.id, self.options.workspace, env, self.options.hosted)
         heal = agent.capabilities.heal if not mended else None
         healed = heal(args, session.id, self.options.workspace, env, self.run_dir.path) if heal else args
         return Launch(

@@ -35,10 +35,9 @@ from wal_agent.agents.session_files import read_start
 from wal_agent.capture.session import SessionCapture
 from wal_agent.events import Saved
 from wal_agent.records import Ending, FileDelta, FileGone
-from wal_agent.supervise.context import RunContext, Supervisor
+from wal_agent.supervise.context import MAX_BACKLOG, RunContext, Supervisor
 from wal_agent.supervise.gate import RUNS_ON, Gate, unannounced_error
 
-MAX_BACKLOG = 32 << 20  # bytes waiting for the bucket above which captures wait (I9)
 KNOWN = 4096  # ids of reported calls that are remembered (I9); a message is written again soon or never
 LOST = "no file of the session is found, so the conversation is not saved"
 _UNHOOKED = ("refused", "cancelled", "stopped")  # such a call has no after-hook
@@ -58,6 +57,14 @@ UNWATCHED = (
     "The session's files cannot be watched for changes ({}), so they are saved at each tool call and every {:g} s. "
     "See: sysctl fs.inotify"
 )
+
+_HOW: dict[str, Ending | None] = {
+    "done": "done",
+    "failed": "failed",
+    "cancelled": None,
+    "stopped": None,
+    "runs_on": None,
+}
 
 
 class _Outcome(msgspec.Struct, frozen=True):
@@ -371,15 +378,6 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-_HOW: dict[str, Ending | None] = {
-    "done": "done",
-    "failed": "failed",
-    "cancelled": None,
-    "stopped": None,
-    "runs_on": None,
-}
 
 
 class Unlogged:

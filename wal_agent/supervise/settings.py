@@ -42,6 +42,7 @@ from wal_agent.config import (
 )
 from wal_agent.errors import ConfigError
 from wal_agent.paths import config_dir
+from wal_agent.safefs import real_path
 from wal_agent.supervise.identity import default_job_here
 from wal_agent.text import shorten
 
@@ -64,7 +65,7 @@ class Mount(msgspec.Struct, frozen=True):
 def find_overlap(bucket: Path, workspace: Path) -> Overlap | None:
     """`bucket` need not exist yet; what exists of its path counts. OSError: the workspace cannot be read."""
     mounts = _mounts()
-    named = [bucket, Path(os.path.realpath(bucket))]
+    named = [bucket, real_path(bucket)]
     for path in named:
         if _within(_existing(path), workspace, mounts):
             return "bucket in workspace"

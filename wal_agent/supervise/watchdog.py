@@ -35,6 +35,14 @@ AT_MOST = 86_400.0  # ... but daily at least: a night makes six tellings, not si
 TIMES: Final[dict[Class, int]] = {"read_only": 1, "idempotent": 5, "mutation": 15, "unknown": 15}
 STALLED = 20.0  # seconds without a turn of a loop that turns ten times a second
 
+# What a phase waits for.
+_WAITS: Final[dict[Phase, Late]] = {
+    **{phase: "model" for phase in PHASES if is_idle(phase)},
+    "awaiting_approval": "approval",
+    "starting": "start",
+    "awaiting_user": "exit",
+}
+
 
 class WatchdogLimits(msgspec.Struct, frozen=True):
     """After how many seconds something takes long; 0: never. `hang`: the agent is given up. `stuck`: it does not begin
@@ -45,15 +53,6 @@ class WatchdogLimits(msgspec.Struct, frozen=True):
     tool: float = 120.0
     hang: float = 0.0
     stuck: float = 0.0
-
-
-# What a phase waits for.
-_WAITS: Final[dict[Phase, Late]] = {
-    **{phase: "model" for phase in PHASES if is_idle(phase)},
-    "awaiting_approval": "approval",
-    "starting": "start",
-    "awaiting_user": "exit",
-}
 
 
 def watched_phase(phase: Phase, turned: bool) -> Phase:

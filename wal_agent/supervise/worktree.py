@@ -18,7 +18,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -58,16 +58,18 @@ from wal_agent.recovery.restore_target import (
 )
 from wal_agent.recovery.restore_tree import coverage_check
 from wal_agent.recovery.restore_workspace import TreeResult, read_note, restore_files
-from wal_agent.supervise.context import RunContext
-from wal_agent.supervise.gate import Gate
+from wal_agent.safefs import real_path
+from wal_agent.supervise.context import MAX_BACKLOG, RunContext
 from wal_agent.supervise.identity import KEY_VARIABLE
 from wal_agent.supervise.machine import runtime_dir
 from wal_agent.supervise.recovery_input import Situation
-from wal_agent.supervise.session_capture import MAX_BACKLOG
 from wal_agent.text import duration, moment, plural, size
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wording import messages
 from wal_agent.wording.messages import HOME_FOLDER
+
+if TYPE_CHECKING:  # a recovery that is only shown needs no gate
+    from wal_agent.supervise.gate import Gate
 
 DEBOUNCE = 0.05  # seconds; calls of a batch end together
 REST = 4.0  # times the work
@@ -351,7 +353,7 @@ def open_worktree_capture(context: RunContext, say: Callable[[str], None]) -> Tr
     workspace lies in a folder that is never captured, which is said."""
     settings, workspace, env = context.settings, context.workspace, context.env
     private = never_captured(settings, context.agent, env, workspace)
-    inside = next((folder for folder in private if workspace.is_relative_to(folder.resolve())), None)
+    inside = next((folder for folder in private if workspace.is_relative_to(real_path(folder))), None)
     why = "the settings say so" if settings.workspace == "off" else too_wide(workspace, env)
     if inside is not None and not why:
         why = f"it lies in {inside}"
@@ -363,7 +365,7 @@ def open_worktree_capture(context: RunContext, say: Callable[[str], None]) -> Tr
     put = context.job.blobs.put_payload
 
     def outside(folder: Path) -> bool:
-        hidden = any(folder.is_relative_to(each.resolve()) for each in private)
+        hidden = any(folder.is_relative_to(real_path(each)) for each in private)
         wide = bool(too_wide(folder, env)) or workspace.is_relative_to(folder)
         return settings.worktrees == "all" and not hidden and not wide
 
@@ -395,7 +397,7 @@ def never_captured(settings: Settings, agent: Agent, env: Mapping[str, str], wor
     url = urlsplit(settings.bucket)
     if settings.bucket.startswith("/") or url.scheme == "file":
         bucket = Path(settings.bucket if settings.bucket.startswith("/") else unquote(url.path))
-        if workspace.is_relative_to(bucket.resolve()):
+        if workspace.is_relative_to(real_path(bucket)):
             found += [bucket / name for name in (settings.job, ".locks", ".tmp")]
         else:
             found.append(bucket)

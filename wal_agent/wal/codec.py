@@ -42,6 +42,8 @@ _PLAIN = re.compile(r"[a-z][a-z0-9_]{0,39}")  # a name that a version of wal-age
 TAG_SIZE = 32
 MAX_SEGMENT = 1 << 20  # bytes of MessagePack that a writer puts into one segment
 OVERHEAD = 1024  # generous: everything in a segment but its records (job <= 100, run <= 200 bytes)
+_TAG = b"\xa3tag\xc4" + bytes((TAG_SIZE,))  # the last field of a map: its name, and the head of its bytes
+START = bytes(32)  # `prev` of segment 1
 
 
 class _FormatField(msgspec.Struct):
@@ -174,8 +176,6 @@ def _plain(name: object) -> bool:
 
 # --- whose bytes they are
 
-_TAG = b"\xa3tag\xc4" + bytes((TAG_SIZE,))  # the last field of a map: its name, and the head of its bytes
-
 
 def _tag_of(body: bytes, key: bytes, kind: str) -> bytes:
     return hashlib.blake2b(body, key=key, digest_size=TAG_SIZE, person=kind.encode()).digest()
@@ -193,8 +193,6 @@ def is_tagged(data: bytes, key: bytes, kind: Literal["segment", "snapshot"]) -> 
     body, head, tag = raw[1 : end - len(_TAG)], raw[end - len(_TAG) : end], raw[end:]
     return bool(key) and head == _TAG and hmac.compare_digest(tag, _tag_of(body, key, kind))
 
-
-START = bytes(32)  # `prev` of segment 1
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQ)]
 Hash = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]

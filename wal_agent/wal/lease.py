@@ -33,6 +33,9 @@ MAX_BYTES = 64 << 10
 MAX_TTL = 86_400.0
 DUE_NOW = 0.001  # seconds: a pause that was over when it was written, so the job is due; no pause would not say so
 STRETCH = 4.0  # times its ttl that a lease may say while the agent waits for a person
+NOBODY = Owner()
+
+_TTL = re.compile(rb'"ttl"\s*:\s*([0-9]{1,6}(?:\.[0-9]{1,20})?)\s*[,}]')
 
 
 class LeaseDoc(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,9 +82,6 @@ class StoredLease(msgspec.Struct, frozen=True):
     version: Version
     updated: float
     now: float
-
-
-NOBODY = Owner()
 
 
 class LeaseRequest(msgspec.Struct, frozen=True):
@@ -134,8 +134,6 @@ def final_lease_state(wanted: Literal["closed", "released"], unlooked: int) -> L
 
 # --- bytes
 
-_TTL = re.compile(rb'"ttl"\s*:\s*([0-9]{1,6}(?:\.[0-9]{1,20})?)\s*[,}]')
-
 
 def find_ttl(damaged: bytes) -> float | None:
     """What bytes that are no lease still say of the longest time that their owner may go on; None: nothing."""
@@ -174,17 +172,21 @@ def decode_lease(data: bytes, job: str) -> LeaseDoc:
 
 def read_lease(bucket: Bucket, keys: Keys) -> StoredLease | None:
     """Return the stored lease, None when there is none; Damaged (with the way out), Unavailable, Denied."""
-    repair = f"Put a sound one in its place with: {job_command('unlock', keys.job, bucket.url)} --damaged"
     try:
         stored = bucket.get(keys.lease)
     except NotFound:
         return None
     except Damaged as error:
-        raise Damaged(f"The lease of job {keys.job} is damaged: {error.what}", repair) from error
+        what = f"The lease of job {keys.job} is damaged: {error.what}"
+        raise Damaged(what, _repair(bucket, keys)) from error
     try:
         return StoredLease(decode_lease(stored.data, keys.job), stored.version, stored.updated, stored.now)
     except Damaged as error:
-        raise Damaged(error.what, repair) from error
+        raise Damaged(error.what, _repair(bucket, keys)) from error
+
+
+def _repair(bucket: Bucket, keys: Keys) -> str:
+    return f"Put a sound one in its place with: {job_command('unlock', keys.job, bucket.url)} --damaged"
 
 
 def fresh_nonce(rng: random.Random) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 MAX_PLAN: Final = 256 << 10  # bytes of a plan that is kept: 500 steps of _WORDS
 TASK_TOOLS: Final = frozenset(("TaskCreate", "TaskUpdate"))
+SQL_AGENT: Final = "copilot"  # of another agent a tool of that name may ask any database
 SQL_TOOL: Final = "sql"
 PLAN_TOOLS: Final = TASK_TOOLS | {
     "TodoWrite", "write_todos", "update_plan", "todowrite", "TodoList", "todo_write", "update_todo"
@@ -23,18 +24,31 @@ _STATES: Final = ("pending", "in_progress", "completed")
 _WRONG: Final = (ValueError, RecursionError, AttributeError, KeyError, TypeError)
 
 Rows = list[dict[str, str]]
+_TABLES: Final = """
+CREATE TABLE todos (id TEXT PRIMARY KEY, title TEXT NOT NULL, description TEXT, status TEXT DEFAULT 'pending',
+    created_at TEXT, updated_at TEXT);
+CREATE TABLE todo_deps (todo_id TEXT, depends_on TEXT, PRIMARY KEY (todo_id, depends_on));
+PRAGMA max_page_count = 1024;
+PRAGMA temp_store = 2
+"""
+_FUNCTIONS: Final = (
+    "coalesce", "count", "current_date", "current_time", "current_timestamp", "date", "datetime", "ifnull", "instr",
+    "length", "like", "lower", "max", "min", "strftime", "substr", "time", "trim", "unixepoch", "upper"
+)  # fmt: skip
+_STATEMENTS: Final = 1000  # of one call
+_STEPS: Final = 1000  # times a thousand instructions of SQLite's machine
 
 
-def states_plan(tool: str, input: bytes) -> bool:
-    """Whether a call may be about the agent's plan."""
-    return tool in PLAN_TOOLS or (tool == SQL_TOOL and b"todos" in input)
+def states_plan(agent: str, tool: str, input: bytes) -> bool:
+    """Whether a call of `agent` may be about its plan."""
+    return tool in PLAN_TOOLS or ((agent, tool) == (SQL_AGENT, SQL_TOOL) and b"todos" in input)
 
 
-def plan_behind(tool: str, input: bytes, result: bytes, before: tuple[str, bytes] | None) -> bytes | None:
-    """The plan behind a call of `tool` that was done, as JSON with `todos` or `plan`; None where it stays as it is.
+def plan_behind(agent: str, tool: str, input: bytes, result: bytes, before: tuple[str, bytes] | None) -> bytes | None:
+    """The plan behind a call of `agent` that was done, as JSON with `todos` or `plan`; None where it stays as it is.
     `before`: the tool that stated the plan so far, and that plan."""
     plan: bytes | None = None
-    if not states_plan(tool, input):
+    if not states_plan(agent, tool, input):
         return None
     with suppress(*_WRONG):
         said = json.loads(input)
@@ -79,20 +93,6 @@ def _task_list(rows: Rows, tool: str, said: Mapping[str, Any], result: bytes) ->
 
 # ---- Copilot's table, in SQL
 
-_TABLES: Final = """
-CREATE TABLE todos (id TEXT PRIMARY KEY, title TEXT NOT NULL, description TEXT, status TEXT DEFAULT 'pending',
-    created_at TEXT, updated_at TEXT);
-CREATE TABLE todo_deps (todo_id TEXT, depends_on TEXT, PRIMARY KEY (todo_id, depends_on));
-PRAGMA max_page_count = 1024;
-PRAGMA temp_store = 2
-"""
-_FUNCTIONS: Final = (
-    "coalesce", "count", "current_date", "current_time", "current_timestamp", "date", "datetime", "ifnull", "instr",
-    "length", "like", "lower", "max", "min", "strftime", "substr", "time", "trim", "unixepoch", "upper"
-)  # fmt: skip
-_STATEMENTS: Final = 1000  # of one call
-_STEPS: Final = 1000  # times a thousand instructions of SQLite's machine
-
 
 def _sql_list(rows: Rows, query: str) -> Rows:
     """The table behind a query, which SQLite runs in memory: on rows alone, with few functions and for a bounded time.
@@ -123,7 +123,6 @@ def _sql_list(rows: Rows, query: str) -> Rows:
                     db.execute(statement)
             except (sqlite3.Error, sqlite3.Warning, ValueError):
                 continue
-        db.set_authorizer(None)
         db.set_progress_handler(None, 0)
         return [
             {"id": str(id)[:_WORDS], "content": str(title)[:_WORDS], "status": str(status)[:_WORDS]}

@@ -117,7 +117,7 @@ def fetch_segments(
     bucket: Bucket, keys: Keys, seqs: list[int], parallel: int = PARALLEL
 ) -> Iterator[tuple[int, Fetched | Damaged]]:
     """The segments, `parallel` at a time; what retention has taken meanwhile is left out."""
-    for seq, data in zip(seqs, _fetch(bucket, keys, seqs, 1 if _is_near(bucket) else parallel), strict=True):
+    for seq, data in zip(seqs, _fetch(bucket, keys, seqs, _reads_at_once(bucket, parallel)), strict=True):
         if data is not None:
             yield seq, data if isinstance(data, Damaged) else _decode(data, keys, seq)
 
@@ -175,9 +175,8 @@ def is_signed(log: Replay, key: bytes) -> bool:
     if not key or log.damage is not None or not log.last:
         return False
     try:
-        if not codec.is_tagged(log.last, key, "segment"):
-            return False
-        return not log.snapshot or codec.is_tagged(log.base, key, "snapshot")
+        whole = not log.snapshot or codec.is_tagged(log.base, key, "snapshot")
+        return whole and codec.is_tagged(log.last, key, "segment")
     except Damaged:
         return False
 
@@ -217,9 +216,9 @@ def _snapshot_reads(bucket: Bucket, keys: Keys, seq: int) -> tuple[Callable[[], 
     return lambda: bucket.get(keys.snapshot(seq)).data, lambda: _get(bucket, keys, seq)
 
 
-def _is_near(bucket: Bucket) -> bool:
-    """Whether threads cost more than a read of it takes."""
-    return bucket.url.startswith(("file:", "memory:"))
+def _reads_at_once(bucket: Bucket, parallel: int) -> int:
+    """1 (no threads) where threads cost more than a read of the bucket takes."""
+    return 1 if bucket.url.startswith(("file:", "memory:")) else parallel
 
 
 def _get(bucket: Bucket, keys: Keys, seq: int) -> bytes | None:
@@ -349,7 +348,7 @@ def _explain_damage(bucket: Bucket, keys: Keys, log: Replay) -> Replay:
 
 
 def _begin(bucket: Bucket, keys: Keys, upto: int | None, parallel: int) -> Replay:
-    for snapshot, base, last in _iter_snapshots(bucket, keys, upto, 1 if _is_near(bucket) else parallel):
+    for snapshot, base, last in _iter_snapshots(bucket, keys, upto, _reads_at_once(bucket, parallel)):
         seq, hash, time = snapshot.seq, snapshot.hash, snapshot.time
         return Replay(state=snapshot.state, seq=seq, hash=hash, time=time, snapshot=seq, last=last, base=base)
     return Replay()

@@ -379,12 +379,10 @@ def _read(folder: int, seq: int) -> bytes:
 def _locked(folder: int) -> int | None:
     """A descriptor that holds the folder's lock; None when another process does."""
     fd = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    mine = False
     try:
         mine = try_lock(fd)
-    except OSError:
-        os.close(fd)
-        raise
-    if not mine:
-        os.close(fd)
-        return None
-    return fd
+    finally:
+        if not mine:
+            os.close(fd)
+    return fd if mine else None

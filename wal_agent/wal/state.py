@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -219,6 +219,11 @@ class FileState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     chunks: tuple[str, ...] = ()
     layers: tuple[FileDelta, ...] = ()
 
+    @classmethod
+    def first(cls, delta: FileDelta) -> FileState:
+        """As of a delta that builds on nothing."""
+        return cls(session=delta.session, size=delta.size, sha256=delta.sha256, layers=(delta,))
+
 
 class MessageAt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A message that was given to the agent. `time`: when, the last time; `seen`: when that was known, 0 where it may
@@ -339,6 +344,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             return self.turn != "none" or self.calls > 0
         return self.turn != "none" or 0 < self.home == self.turned
 
+    def session_files(self, main: str) -> Mapping[str, FileState]:
+        """What is captured of the newest session, by logical name; nothing without its main file, `main`."""
+        known = self.files.get(main)
+        return self.files if self.session and known is not None and known.session == self.session else {}
+
     @property
     def looked_at(self) -> frozenset[int]:
         """The open calls that the agent has answered for: something has looked at their effect."""
@@ -453,7 +463,7 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             )
         case FileDelta():
             old = state.files.get(record.path)
-            fresh = FileState(session=record.session, size=record.size, sha256=record.sha256, layers=(record,))
+            fresh = FileState.first(record)
             layered = (
                 fresh
                 if old is None
@@ -666,7 +676,7 @@ def _planned(state: State, ended: list[OpenCall], end: End) -> dict[str, object]
     for intent in (c.intent for c in ended if end.how == "done"):
         before = (state.plan.tool, state.plan.input) if state.plan is not None else None
         result = (end.result and end.result.data) or b""
-        if (plan := plan_behind(intent.tool, intent.input.data or b"", result, before)) is not None:
+        if (plan := plan_behind(state.owner_agent, intent.tool, intent.input.data or b"", result, before)) is not None:
             said = state.progress and msgspec.structs.replace(state.progress, plan=None)
             return {"plan": PlanCall(intent.call, intent.time, intent.tool, plan), "progress": said}
     return {}

@@ -17,6 +17,8 @@ from wal_agent.text import clock_time, command, duration, moment, plural
 if TYPE_CHECKING:
     from wal_agent.calls.checks import Shown
 
+CONTEXT_CALLS = 5  # calls that a new session reads about
+
 # ---- why a tool was denied, for the agent ----------------------------------------------------------------------------
 
 REFUSED = "wal-agent did not run this:"
@@ -63,10 +65,15 @@ LOST = "in flight when the run was lost"
 def deny_in_flight(tool: str, call: int, look: str, known: str = LOST) -> str:
     """Deny: the agent repeats an open call before anything has looked whether it happened. `look`: what to run to find
     out, "" where nothing is named; `known`: one of the above. No word invites to repeat."""
-    how = f"; its command is {look}" if look else f', then `wal-agent settle {call} --because "WHAT SHOWED IT"`'
+    maybe = f"it may have happened already ({tool}, call #{call}, {known}). Nothing was changed now."
+    if look:
+        return (
+            f"{REFUSED} {look} has to run first, as {maybe} Call your tool to find out whether it happened; "
+            f"the command that only checks is {look}"
+        )
     return (
-        f"{REFUSED} it may have happened already ({tool}, call #{call}, {known}). Nothing was changed now. "
-        f"Before anything else, call your tool to find out whether it happened{how}"
+        f"{REFUSED} {maybe} Before anything else, call your tool to find out whether it happened, then "
+        f'`wal-agent settle {call} --because "WHAT SHOWED IT"`'
     )
 
 
@@ -246,7 +253,6 @@ def still_open(call: int, named: str, because: str, job: str) -> str:
 
 
 SERVED = "it was meant to keep running, and ended with its run"
-CONTEXT_CALLS = 5  # calls that a new session reads about
 
 
 def open_calls_context(calls: Sequence[tuple[int, str, bytes | None, tuple[str, ...]]]) -> str:

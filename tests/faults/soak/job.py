@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import select
 import shutil
 import signal
@@ -23,6 +24,8 @@ from tests.faults.soak.cycles import MACHINES, OUTAGE, Cycle
 from tests.faults.soak.ledger import Effect, Ledger, Wrong
 from tests.servers import Server, fresh_bucket
 from tests.servers.proxy import Proxy, Storm, proxied
+from wal_agent.bucket.decorators import RetryBucket
+from wal_agent.clock import SystemClock
 from wal_agent.errors import LeaseHeld
 from wal_agent.operate.acknowledge import acknowledge_call
 from wal_agent.operate.at_rest import JobAccess
@@ -239,9 +242,11 @@ def soaked(server: Server, seed: int, broken: bool = False) -> Iterator[Job]:
     root = Path(tempfile.mkdtemp(prefix="wa-soak-", dir="/tmp"))
     with (
         proxied(server, plan=storm) as proxy,
-        closing(reach(server, url)) as bucket,
+        closing(reach(server, url)) as plain,
         Nursery.begun() as nursery,
     ):
+        # as each command has it: a server closes a connection that rests
+        bucket = RetryBucket(plain, SystemClock(), random.Random(seed))
         job = Job(root, url, proxy, nursery, Ledger(bucket, KEYS), broken)
         try:
             yield job

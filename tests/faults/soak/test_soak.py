@@ -1,8 +1,9 @@
 """Two hundred crashes and recoveries of real runs over real servers behind storms (I1, I2, I3, I5, I8).
 
 Each seed is a job of its own: `wal-agent run` with everything that it does, its hooks included, around a scripted agent
-(agent.py), killed where its seed says. Seeds are exact in what is planned, not in the moment at which the machine does
-it. `WAL_AGENT_TEST_SEED=N` runs that seed alone; a failure names it.
+(agent.py), killed where its seed says. `make soak HOURS=N` goes on with ever new seeds. Seeds are exact in what is
+planned, not in the moment at which the machine does it. `WAL_AGENT_TEST_SEED=N` runs that seed alone; a failure names
+it.
 """
 
 from __future__ import annotations
@@ -15,14 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.contract.wire import STORES, own_credentials
-from tests.faults.soak.cycles import roll
-from tests.faults.soak.job import soaked
+from tests.faults.soak.seed import TOGETHER, soak
 from tests.servers import shared
 from tests.tiers import deep
-from wal_agent.records import End, Opening
 
-CYCLES = 25
-TOGETHER = 2  # jobs at a time: they wait for leases more than they work
 ROUNDS, STEP = 4, 10
 BROKEN = 100  # cycles in which a gate that does not wait must be found; most often the first ones will do
 SEED = os.environ.get("WAL_AGENT_TEST_SEED")
@@ -43,28 +40,6 @@ OFTEN = {
 def credentials() -> Iterator[None]:
     with own_credentials():
         yield
-
-
-def soak(server: str, seed: int, cycles: int = CYCLES, broken: bool = False) -> Counter[str]:
-    """Live through the seed; what happened how often. AssertionError: with the seed, the cycle, what the runs said."""
-    with soaked(shared(server), seed, broken) as job:
-        lived = []
-        try:
-            for cycle in roll(seed, cycles):
-                lived.append(cycle)
-                job.live(cycle)
-            job.end()
-        except Exception as error:
-            raise AssertionError(f"{server}, seed {seed}: {error}\n{lived[-2:]}\n{job.story()}") from error
-        world, log = job.world(), job.ledger.records()
-        return job.counts + Counter(
-            effects=len(world),
-            again=len(world) - len({effect.uid for effect in world}),
-            openings=sum(isinstance(r, Opening) for r in log),
-            denied=sum(isinstance(r, End) and r.how == "refused" for r in log),
-            faults=sum(seen.fault is not None for seen in job.proxy.seen),
-            snapshots=sum(1 for _ in job.ledger.bucket.list(job.ledger.keys.snapshots)),
-        )
 
 
 @deep

@@ -1,4 +1,4 @@
-"""agents/claude/hooks.py and inject.py: what hooks say, and what stands in the settings of one run."""
+"""agents/claude/hooks.py: what hooks say, and what stands in the settings of one run."""
 
 from __future__ import annotations
 

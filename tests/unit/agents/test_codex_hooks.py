@@ -44,7 +44,11 @@ def parse(event: str, **said: object) -> object:
 def test_each_event() -> None:
     assert parse("SessionStart", **S, source="resume") == SessionStarted("01a2", "resume")
     assert parse("UserPromptSubmit", **S, prompt="do") == TurnStarted("01a2", "do")
-    assert parse("PreModelRequest", **S, transcript_path=None) == ModelRequest("01a2")
+    assert parse("PreModelRequest", **S, transcript_path="/f") == ModelRequest("01a2")
+    made = {"transcript_path": None}  # a thread of a title
+    assert parse("SessionStart", **S, **made, source="startup") == OtherEvent("SessionStart")
+    assert parse("UserPromptSubmit", **S, **made, prompt="a title") == OtherEvent("UserPromptSubmit")
+    assert parse("PreToolUse", **CALL, **made) == parse("PreToolUse", **CALL)
     assert parse("PermissionRequest", **S, tool_name="Bash") == AwaitingApproval("01a2", "Bash")
     assert parse("PreCompact", **S, trigger="auto", turn_id="t") == Compacting("01a2", done=False, trigger="auto")
     assert parse("SessionStart", **S, source="compact") == ContextRequested("01a2")

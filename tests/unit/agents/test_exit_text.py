@@ -1,4 +1,4 @@
-"""agents/*/fatal.py and retrytime.py: last words as the real programs said them when a scripted model refused."""
+"""agents/program.py and agents/*/cli.py: last words as the real programs said them when a scripted model refused."""
 
 from __future__ import annotations
 

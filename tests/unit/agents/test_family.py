@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from wal_agent.agents import family
+from wal_agent.agents.base import Allow, Deny, HookSetup, LoggedCall, OtherEvent, ResumeSession, ToolEnded, ToolStarting
 from wal_agent.agents.base import Cli as Program
-from wal_agent.agents.base import Deny, HookSetup, LoggedCall, OtherEvent, ResumeSession, ToolEnded, ToolStarting
-from wal_agent.agents.hook_line import GONE, is_hook_line
+from wal_agent.agents.hook_line import ALLOW, GONE, is_hook_line
 from wal_agent.agents.installed_hooks import (
     insert_entries,
     install_hooks,
@@ -23,7 +23,7 @@ from wal_agent.agents.installed_hooks import (
     remove_entries,
     uninstall_hooks,
 )
-from wal_agent.errors import ConfigError
+from wal_agent.errors import ConfigError, Unreadable
 
 KIMI = family.load(family.FOLDER / "kimi.toml")
 MINE = '# mine\ndefault_model = "m" # why\n\n[[hooks]]\nevent = "Stop"\ncommand = "beep"\n[models.m]\nx = [\n [1],\n]\n'
@@ -185,9 +185,10 @@ def test_a_result_whose_call_is_lost_is_left_out_and_named(tmp_path: Path) -> No
 
 
 def test_an_id_that_comes_again_is_another_call(tmp_path: Path) -> None:
-    over = record("tool.result", 2_000, parentUuid="u1", toolCallId="c1", result={"output": "x"})
-    later = record("tool.call", 9_000, uuid="u2", toolCallId="c1", name="Bash", args={"command": "a"})
-    second = LoggedCall(2, "Bash", b'{"command":"a"}', None, True, "cut off.", 9.0, "c1")
+    began = 1_764_000_000
+    over = record("tool.result", began * 1000, parentUuid="u1", toolCallId="c1", result={"output": "x"})
+    later = record("tool.call", (began + 7) * 1000, uuid="u2", toolCallId="c1", name="Bash", args={"command": "a"})
+    second = LoggedCall(2, "Bash", b'{"command":"a"}', None, True, "cut off.", began + 7.0, "c1")
     made = KIMI.reconcile(ASKED + over + later, SESSION, tmp_path, [second])
     assert made.put_back == 1 and b'"parentUuid":"u2"' in made.data
 
@@ -282,3 +283,153 @@ def test_a_refusal_by_exit_code_alone(tmp_path: Path) -> None:
     assert line("false") == (2, "", GONE)
     assert line("sh", "-c", "printf '%s\\0' \"$0\"", answer) == (2, "", 'no \\"such\\" thing')
     assert line("sh", "-c", "printf 'wal-agent:allow\\0'") == (0, "", "")
+
+
+def test_records_whose_kind_stands_in_another_field(tmp_path: Path) -> None:
+    """I4: they are read, kept at a restore, and written; one without it is damage."""
+    text = TOY_TEXT.replace("{ type = ", "{ kind = ")
+    with pytest.raises(ConfigError, match=r"where of session\.prompt names no `type`; another field: session\.kind"):
+        family.read(text, "the page")
+    agent = family.read(text.replace("[session]", '[session]\nkind = "kind"'), "the page")
+    asked = b'{"kind":"call","id":"c1","name":"Bash","input":{"command":"a"}}\n'
+    assert agent.requested_calls(asked)["c1"].tool == "Bash"
+    made = agent.reconcile(asked + b'{"type":"call"}\n', SESSION, tmp_path, [LOST])
+    assert made.data.startswith(asked) and b'{"kind":"result"' in made.data and b'"type"' not in made.data
+    kept = agent.travels(agent.main_file, tmp_path)
+    assert not isinstance(kept, str) and kept.keep({"kind": "assistant", "text": "a", "mode": "yolo"}) == {
+        "kind": "assistant",
+        "text": "a",
+    }
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_one_event_for_both_ends_of_a_tool(failed: bool) -> None:
+    """I8: the field that it names says how the tool ended."""
+    agent = family.read(TOY_TEXT.replace('means = "tool_ended" }', 'means = "tool_ended", failed = "out.bad" }', 1), "")
+    about = {"session_id": SESSION, "tool_name": "Bash", "tool_input": {}, "tool_use_id": "c1"}
+    event = agent.parse("PostToolUse", json.dumps({**about, "out": {"bad": failed}}).encode())
+    assert isinstance(event, ToolEnded) and (event.failed, event.clean) == (failed, not failed)
+
+
+def test_a_hook_that_obeys_no_json_says_nothing_to_the_model() -> None:
+    agent = family.read(TOY_TEXT.replace("protocol = true", 'say = "none"'), "the page")
+    assert agent.render("UserPromptSubmit", Allow("read this")) == ALLOW and not agent.capabilities.speaks
+    assert TOY.render("UserPromptSubmit", Allow("read this")) != ALLOW and TOY.capabilities.speaks
+
+
+@pytest.mark.parametrize("stamp", [1_764_400_000.5, 1_764_400_000_500, "2025-11-29T07:06:40.5+00:00"])
+def test_times_of_records_in_seconds_milliseconds_and_iso_form(stamp: Any, tmp_path: Path) -> None:
+    """I8: a call that has ended in the file is not put back a second time."""
+    asked = {"type": "call", "id": "c1", "name": "Bash", "input": {"command": "a"}, "timestamp": stamp}
+    over = {"type": "result", "id": "c1", "output": "x", "timestamp": stamp}
+    main = b"".join(json.dumps(each).encode() + b"\n" for each in (asked, over))
+    call = LoggedCall(1, "Bash", b'{"command":"a"}', b'"x"', False, "", 1_764_400_000.0, "c1")
+    made = TOY.reconcile(main, SESSION, tmp_path, [call])
+    assert made.put_back == 0 and made.data == main
+    assert TOY.times(main) == [(stamp, 1_764_400_000.5)] * 2
+    lost = LoggedCall(2, "Bash", b'{"command":"b"}', None, True, "cut off.", 1_764_400_001.0, "c2")
+    put = [json.loads(line) for line in TOY.reconcile(main, SESSION, tmp_path, [lost]).data.splitlines()]
+    assert {line["timestamp"] for line in put} == {stamp}, "it writes the file's own unit"
+
+
+def described(*changes: tuple[str, str]) -> family.Declared:
+    text = TOY_TEXT
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return family.read(text, "the page")
+
+
+RECORD_FLAG = ('failed = "error"', 'failed = "!ok"')
+EVENT_FLAG = ('PostToolUse = { means = "tool_ended" }', 'PostToolUse = { means = "tool_ended", failed = "!out.ok" }')
+NO_RECORD_FLAG = (', failed = "error"', "")
+NO_EVENT_FLAG = ('PostToolUseFailure = { means = "tool_ended", failed = true }\n', "")
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_flag_of_success(ok: bool, tmp_path: Path) -> None:
+    """I8: in a payload, in a record, in what travels, and in what a recovery writes."""
+    agent = described(RECORD_FLAG, EVENT_FLAG)
+    about = {"session_id": SESSION, "tool_name": "Bash", "tool_input": {}, "tool_use_id": "c1", "out": {"ok": ok}}
+    event = agent.parse("PostToolUse", json.dumps(about).encode())
+    assert isinstance(event, ToolEnded) and (event.failed, event.clean) == (not ok, ok)
+    over = json.dumps({"type": "result", "id": "c1", "ok": ok, "output": "x"}).encode()
+    assert [call.status for call in agent.seen_calls(over)] == ["done" if ok else "failed"]
+    kept = agent.travels(agent.main_file, tmp_path)
+    assert not isinstance(kept, str) and kept.keep(json.loads(over)) == json.loads(over)
+    call = LoggedCall(1, "Bash", b'{"command":"a"}', b'"x"', not ok, "", 0.5, "c1")
+    made = agent.reconcile(b"", SESSION, tmp_path, [call])
+    assert json.loads(made.data.splitlines()[1])["ok"] is ok
+
+
+def test_words_alone_refuse_nothing() -> None:
+    """I8: a tool that prints the words of a refusal has run all the same."""
+    words = "wal-agent did not run this: x"
+    over = json.dumps({"type": "result", "id": "c1", "output": words, "error": False}).encode()
+    ended = {"session_id": SESSION, "tool_name": "Bash", "tool_input": {}, "tool_response": words}
+    silent = described(NO_RECORD_FLAG, NO_EVENT_FLAG)
+    for agent in (silent, TOY):
+        assert [call.status for call in agent.seen_calls(over)] == ["done"]
+        assert isinstance(agent.parse("PostToolUse", json.dumps(ended).encode()), ToolEnded)
+    failed = over.replace(b"false", b"true")
+    assert [call.status for call in TOY.seen_calls(failed)] == ["refused"]
+    assert TOY.parse("PostToolUseFailure", json.dumps(ended).encode()) == OtherEvent("refused")
+
+
+def test_renamed_tools_need_the_agent_whose_tools_they_are() -> None:
+    renamed = '[[renamed]]\ntool = "Shell"\nname = "Bash"\n'
+    with pytest.raises(ConfigError, match=r"\[\[renamed\]\] .* tools_of names no agent"):
+        family.read(TOY_TEXT.replace('tools_of = "claude"', "") + renamed, "the page")
+
+
+@pytest.mark.parametrize(
+    ("event", "given", "said"),
+    [
+        (
+            "Pre",
+            'PreToolUse = { input = "args",',
+            'nothing is at input = "args"; the payload has session_id, p, n, cwd',
+        ),
+        ("Pre", 'PreToolUse = { input = "p.b",', 'nothing is at input = "p.b"; p has a, q'),
+        ("Pre", 'PreToolUse = { input = "p.q.b.c",', 'nothing is at input = "p.q.b.c"; p.q has x'),
+        ("Pre", 'PreToolUse = { input = "n",', 'no object is at input = "n"; the payload has session_id, p, n, cwd'),
+        ("Pre", 'PreToolUse = { session = "p.id",', 'nothing is at session = "p.id"; p has a, q'),
+        ("Pre", 'PreToolUse = { session = "p",', 'no id of a session is at session = "p"; the payload has session_id'),
+        ("Pre", 'PreToolUse = { tool = "name",', 'nothing is at tool = "name"; the payload has session_id, p, n, cwd'),
+        (
+            "Post",
+            'PostToolUse = { input = "args",',
+            'nothing is at input = "args"; the payload has session_id, p, n, cwd',
+        ),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_named_with_what_is_there(event: str, given: str, said: str) -> None:
+    """I5: it is an error of words, which the caller reports, and the hook's line refuses. No value is in it."""
+    name = f"{event}ToolUse"
+    start = 'PreToolUse = { tool = "n", ' if "tool" not in given else "PreToolUse = {"
+    made = given if event == "Post" or "tool" in given else given.replace("PreToolUse = {", start)
+    agent = described((f"{name} = {{", made if event == "Pre" else made + ' tool = "n",'))
+    payload = {"session_id": SESSION, "p": {"a": "SECRET", "q": {"x": 1}}, "n": "Bash", "cwd": "/", "a secret!": 1}
+    with pytest.raises(Unreadable) as refused:
+        agent.parse(name, json.dumps(payload).encode())
+    assert f"{name} of toy: {said}" in str(refused.value) and "ecret" not in str(refused.value).lower()
+    assert isinstance(refused.value, ValueError) and isinstance(refused.value, ConfigError)
+
+
+def test_an_option_of_one_letter_has_one_dash(tmp_path: Path) -> None:
+    """I8: a resume says it as the program reads it, and it is read as it is said."""
+    agent = described(
+        ('value = "prompt resume"', 'value = "m r"'),
+        ('short = "p=prompt"\n', ""),
+        ('prompt = "prompt"\n', 'prompt = "m"\n'),
+        ('session = ["resume"]', 'session = ["r"]'),
+    )
+    assert agent.prompt_from_args(["-m", "go"]) == "go" and agent.session_from_args(["-r", "s1"]) == "s1"
+    made = agent.command(Program(Path("/toy"), "1"), ["-m", "go"], ResumeSession(SESSION, "p"), False, {"HOME": "/h"})
+    assert made.argv[:3] == ("/toy", "-r", SESSION) and not [word for word in made.argv if word.startswith("--")]
+    assert agent.capabilities.headless == ("-m",) and agent.capabilities.forms.resume == ("-r", "{session}")
+
+
+def test_the_address_of_the_model_stands_in_variables(tmp_path: Path) -> None:
+    agent = described(("[rehearsal]", '[rehearsal]\nenvironment = { TOY_BASE = "{url}/v1" }'))
+    assert agent.rehearsal.home(tmp_path, tmp_path, "http://127.0.0.1:1")["TOY_BASE"] == "http://127.0.0.1:1/v1"

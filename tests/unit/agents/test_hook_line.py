@@ -6,13 +6,16 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_agent import paths
 from wal_agent.agents import hook_line
-from wal_agent.agents.hook_line import ANSWER, DATA, END, HELLO, TOLD, Call, Hello, WireError, frame
+from wal_agent.agents.base import HookEvent
+from wal_agent.agents.hook_line import ANSWER, DATA, END, HELLO, TOLD, Call, Hello, WireError, frame, on, parser
+from wal_agent.limits import explain
 
 HI = Hello("run", "gemini", "BeforeTool", 12, 34)
 
@@ -155,3 +158,18 @@ def test_a_native_client_of_another_user_is_not_taken(native: Path) -> None:
 def test_this_checkout_has_a_native_client() -> None:
     """All that runs an agent here runs it with this one: a missing one would be a suite that tests the other."""
     assert hook_line.native_client(), "there is none: install a C compiler, then `make clean`"
+
+
+@pytest.mark.parametrize("payload", [b"", b"[1]", b'{"a": "\xff"}', b"[" * 5000, b'{"a": 1}', b'{"a": "x"}'])
+def test_what_cannot_be_read_is_an_error_in_words(payload: bytes) -> None:
+    """I5: its line refuses, and the run reports it without a word of a bug."""
+
+    class Payload(msgspec.Struct):
+        a: str
+
+    def build(payload: Payload) -> HookEvent:
+        raise ValueError("it names no tool")
+
+    with pytest.raises(ValueError) as refused:
+        parser({"Pre": on(Payload, build)})("Pre", payload)
+    assert str(explain(refused.value)) == str(refused.value) and "Pre" in str(refused.value)

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from wal_agent.agents import opencode
+from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Cli, HookSetup
-from wal_agent.agents.opencode import database, hooks, resume
+from wal_agent.agents.opencode import OPENCODE, database, hooks, resume
 from wal_agent.agents.opencode import session as locks
 from wal_agent.agents.opencode import session as place
 from wal_agent.agents.opencode.database import BY_USER, load_rows
@@ -50,7 +50,7 @@ class Base:
         self.ws = home / "ws"
         self.ws.mkdir(parents=True)
         self.env = {"HOME": str(home)}
-        path = place.database_path(self.env)
+        path = place.database_path(OPENCODE, self.env)
         path.parent.mkdir(parents=True)
         self.db = sqlite3.connect(path, isolation_level=None, timeout=0.1)
         self.db.executescript("PRAGMA journal_mode=WAL;" + SCHEMA)
@@ -80,11 +80,11 @@ class Base:
         self.put("part", id="prt_2", message_id="msg_2", session_id=S, data=data)
 
     def journal(self, session: str = S) -> None:
-        update_journal(session, self.ws, self.env)
+        update_journal(OPENCODE, session, self.ws, self.env)
 
     @property
     def path(self) -> Path:
-        return place.journal_path(S, self.env)
+        return place.journal_path(OPENCODE, S, self.env)
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_bytes().splitlines()]
@@ -152,12 +152,12 @@ def test_a_busy_or_broken_database_is_no_error(base: Base) -> None:
     base.journal()
     assert "msg_3" not in base.path.read_text()
     other = {"HOME": str(base.home / "other")}
-    update_journal(S, base.ws, other)
-    path = place.database_path(other)
+    update_journal(OPENCODE, S, base.ws, other)
+    path = place.database_path(OPENCODE, other)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"not a database" * 100)
-    update_journal(S, base.ws, other)
-    assert not place.folder(other).exists()
+    update_journal(OPENCODE, S, base.ws, other)
+    assert not place.folder(OPENCODE, other).exists()
 
 
 def test_a_link_is_not_followed(base: Base, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_link_is_not_followed(base: Base, tmp_path: Path) -> None:
     base.path.symlink_to(tmp_path / "elsewhere")
     base.journal()
     assert not (tmp_path / "elsewhere").exists()
-    assert place.session_files(S, base.ws, base.env) == []
+    assert place.session_files(OPENCODE, S, base.ws, base.env) == []
 
 
 def test_a_persons_own_command_is_marked(base: Base) -> None:
@@ -185,13 +185,13 @@ def test_a_turn_in_a_session_that_no_hook_told_of(base: Base) -> None:
     base.clock = 10**14
     base.talk()
     base.journal(wish)
-    path = place.journal_path(wish, base.env)
+    path = place.journal_path(OPENCODE, wish, base.env)
     assert json.loads(path.read_bytes()) == {"type": "turn", "id": S}
 
 
 def test_a_turn_in_an_old_session_of_this_folder(base: Base) -> None:
     """`--continue` and `--fork`: no id is known. What a fork copies was said before."""
-    now = time.time_ns() // 1_000_000 + 10_000
+    now = 10**14
     base.clock = 10**12
     base.talk()
     base.journal("")
@@ -199,10 +199,10 @@ def test_a_turn_in_an_old_session_of_this_folder(base: Base) -> None:
     base.put("message", id="msg_7", session_id=S, data={"role": "user", "time": {"created": 1000}})
     base.put("message", id="msg_8", session_id=S, data={"role": "assistant", "time": {"created": now}})
     base.journal("")
-    assert place.session_files("", base.ws, base.env) == []
+    assert place.session_files(OPENCODE, "", base.ws, base.env) == []
     base.put("message", id="msg_9", session_id=S, data={"role": "user", "time": {"created": now}})
     base.journal("")
-    [file] = place.session_files("", base.ws, base.env)
+    [file] = place.session_files(OPENCODE, "", base.ws, base.env)
     assert json.loads(file.path.read_bytes()) == {"type": "turn", "id": S}
 
 
@@ -255,7 +255,7 @@ def test_a_new_machine_gets_all_of_it(base: Base, imports: list[dict[str, Any]],
     others = [row for row in base.rows("session") + base.rows("message") if "other" in str(row)]
     data = reconcile(lost(tmp_path), S, base.ws, []).data
     restore(base, data)
-    resume.import_session(CLI, S, base.ws, base.env)
+    resume.import_session(OPENCODE, CLI, S, base.ws, base.env)
     assert [len(made["messages"]) for made in imports] == [0]
     assert {row[0] for row in base.rows("session")} == {S, "ses_2", "ses_other"}
     assert {row[5] for row in base.rows("session")} == {str(base.ws)}
@@ -269,9 +269,30 @@ def test_a_new_machine_gets_all_of_it(base: Base, imports: list[dict[str, Any]],
         "nothing is lost, nothing is new"
     )
     before = [base.rows(table) for table in ("session", "message", "part", "todo")]
-    resume.import_session(CLI, S, base.ws, base.env)
+    resume.import_session(OPENCODE, CLI, S, base.ws, base.env)
     assert [base.rows(table) for table in ("session", "message", "part", "todo")] == before
     assert len(imports) == 1
+
+
+def test_a_client_is_shown_what_does_not_travel(base: Base, imports: list[dict[str, Any]], tmp_path: Path) -> None:
+    """OpenCode shows a client no session in which a message of the user's lacks one of these."""
+    restore(base, reconcile(lost(tmp_path), S, base.ws, []).data)
+    resume.import_session(OPENCODE, CLI, S, base.ws, base.env, True)
+    said = [json.loads(row[-1]) for row in base.rows("message") if row[1] == S]
+    asked = [data for data in said if data["role"] == "user"]
+    assert asked and all(data["agent"] and data["model"] and data["summary"]["diffs"] == [] for data in asked)
+    bare: Any = {"type": "message", "session": S, "created": 1}
+    own = {"role": "user", "agent": "plan", "model": {"providerID": "a", "modelID": "b"}, "summary": {"diffs": [1]}}
+    rows = load_rows(
+        b"".join(
+            json.dumps({**bare, "id": f"m{n}", "data": d}).encode() + b"\n"
+            for n, d in enumerate(({"role": "user"}, {"role": "assistant", "providerID": "p", "modelID": "m"}, own))
+        )
+    )
+    resume.complete_prompts(rows, S)
+    first, _, last = (row.data for row in rows.messages(S))
+    assert (first["agent"], first["model"]) == ("build", {"providerID": "p", "modelID": "m"})
+    assert last == own
 
 
 def test_this_machine_becomes_what_was_restored(base: Base, imports: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -280,7 +301,7 @@ def test_this_machine_becomes_what_was_restored(base: Base, imports: list[dict[s
     base.put("message", id="msg_8", session_id=S, data={"role": "user"})
     base.journal()
     restore(base, reconcile(lost(tmp_path), S, base.ws, []).data)
-    resume.import_session(CLI, S, base.ws, base.env)
+    resume.import_session(OPENCODE, CLI, S, base.ws, base.env)
     assert json.loads(base.rows("part")[1][5])["state"]["status"] == "error"
     assert "msg_8" not in {row[0] for row in base.rows("message")}
     assert imports == []
@@ -290,20 +311,20 @@ def test_a_journal_that_was_read_from_here_changes_nothing(base: Base, imports: 
     base.talk()
     base.journal()
     base.put("message", id="msg_8", session_id=S, data={"role": "user"})  # without us, since
-    resume.import_session(CLI, S, base.ws, base.env)
+    resume.import_session(OPENCODE, CLI, S, base.ws, base.env)
     assert "msg_8" in {row[0] for row in base.rows("message")}
     assert imports == []
     elsewhere = base.home / "moved"
     elsewhere.mkdir()
-    resume.import_session(CLI, S, elsewhere, base.env)
+    resume.import_session(OPENCODE, CLI, S, elsewhere, base.env)
     assert [made["messages"] for made in imports] == [[]], "a session of another folder would hang"
 
 
 def test_what_came_after_a_restore_is_not_undone(base: Base, imports: list[dict[str, Any]], tmp_path: Path) -> None:
     restore(base, reconcile(lost(tmp_path), S, base.ws, []).data)
-    resume.import_session(CLI, S, base.ws, base.env)
+    resume.import_session(OPENCODE, CLI, S, base.ws, base.env)
     base.put("message", id="msg_8", session_id=S, data={"role": "user"})
-    resume.import_session(CLI, S, base.ws, base.env)
+    resume.import_session(OPENCODE, CLI, S, base.ws, base.env)
     assert "msg_8" in {row[0] for row in base.rows("message")}
     base.journal()
     assert base.lines()[-1]["id"] == "msg_8"
@@ -320,7 +341,7 @@ def test_a_restore_that_was_not_adopted_is_left_as_it_is(base: Base) -> None:
     base.put("message", id="msg_8", session_id=S, data={"role": "user"})
     base.journal()
     assert base.path.read_bytes() == data
-    resume.import_session(CLI, S, base.ws, base.env)
+    resume.import_session(OPENCODE, CLI, S, base.ws, base.env)
     base.put("message", id="msg_9", session_id=S, data={"role": "user"})
     base.journal()
     assert [line["id"] for line in base.lines()[5:]] == ["msg_9"]
@@ -332,7 +353,7 @@ def test_a_busy_database_is_told(base: Base, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(resume, "BUSY", 0.05)
     base.db.execute("BEGIN IMMEDIATE")
     with pytest.raises(ConfigError, match="could not be brought into"):
-        resume.import_session(CLI, S, base.ws, base.env)
+        resume.import_session(OPENCODE, CLI, S, base.ws, base.env)
     base.db.execute("ROLLBACK")
 
 
@@ -341,7 +362,7 @@ def test_an_import_that_fails_is_told(base: Base, tmp_path: Path, monkeypatch: p
     failed = subprocess.CompletedProcess([], 1, b"", b"bad schema")
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: failed)
     with pytest.raises(ConfigError, match="bad schema"):
-        resume.import_session(CLI, S, base.ws, base.env)
+        resume.import_session(OPENCODE, CLI, S, base.ws, base.env)
     assert [p.name for p in base.path.parent.iterdir()] == ["session.jsonl"], "no file is left behind"
 
 
@@ -352,7 +373,7 @@ def test_what_a_restore_replaces_is_kept(base: Base, imports: list[dict[str, Any
     base.put("message", id="msg_odd", session_id=S, data="[1, 2]")
     data = reconcile(lost(tmp_path), S, base.ws, []).data
     restore(base, data)
-    resume.import_session(CLI, S, base.ws, base.env)
+    resume.import_session(OPENCODE, CLI, S, base.ws, base.env)
     assert "msg_8" not in {row[0] for row in base.rows("message")}
     [file] = base.path.parent.glob("replaced-*.jsonl")
     rows = {r["row"].get("id"): r["row"] for r in map(json.loads, file.read_bytes().splitlines())}
@@ -363,7 +384,7 @@ def test_what_a_restore_replaces_is_kept(base: Base, imports: list[dict[str, Any
         base.put("message", id=f"msg_new{n}", session_id=S, data={"role": "user"})
         base.path.unlink()
         restore(base, data)
-        resume.import_session(CLI, S, base.ws, base.env)
+        resume.import_session(OPENCODE, CLI, S, base.ws, base.env)
     assert len(list(base.path.parent.glob("replaced-*.jsonl"))) == resume.KEPT
 
 
@@ -386,7 +407,7 @@ def test_no_row_of_another_session_is_touched(kind: str, base: Base, imports: li
     lines = [{"type": "session", "id": S, "row": row}, *evil[kind]]
     restore(base, reconcile(b"".join(json.dumps(r).encode() + b"\n" for r in lines), S, base.ws, []).data)
     with pytest.raises(ConfigError):
-        resume.import_session(CLI, S, base.ws, base.env)
+        resume.import_session(OPENCODE, CLI, S, base.ws, base.env)
     assert [base.rows(table) for table in ("session", "message", "part")] == before
 
 
@@ -399,7 +420,7 @@ def test_odd_things_to_do(base: Base, imports: list[dict[str, Any]]) -> None:
         {"type": "todo", "id": i, "session": S, "row": {**words, "session_id": "ses_o", "position": 7}} for i in ids
     ]
     restore(base, reconcile(b"".join(json.dumps(r).encode() + b"\n" for r in lines), S, base.ws, []).data)
-    resume.import_session(CLI, S, base.ws, base.env)
+    resume.import_session(OPENCODE, CLI, S, base.ws, base.env)
     assert [(row[0], row[4]) for row in base.rows("todo")] == [(S, 1)]
 
 
@@ -410,7 +431,7 @@ def test_a_value_that_no_database_takes_is_told(base: Base, imports: list[dict[s
         base.path.unlink(missing_ok=True)
         restore(base, json.dumps({"type": "session", "id": S, "row": row}).encode() + b"\n")
         with pytest.raises(ConfigError):
-            resume.import_session(CLI, S, base.ws, base.env)
+            resume.import_session(OPENCODE, CLI, S, base.ws, base.env)
 
 
 def test_columns_of_a_later_version_stay(base: Base, imports: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -420,7 +441,7 @@ def test_columns_of_a_later_version_stay(base: Base, imports: list[dict[str, Any
         base.db.execute(f"UPDATE {table} SET later = 'kept'")
     base.db.execute("UPDATE session SET title = 'other'")
     restore(base, reconcile(lost(tmp_path), S, base.ws, []).data)
-    resume.import_session(CLI, S, base.ws, base.env)
+    resume.import_session(OPENCODE, CLI, S, base.ws, base.env)
     for table in ("session", "part"):
         assert set(base.db.execute(f"SELECT later FROM {table} WHERE id IN ('{S}', 'prt_2')")) == {("kept",)}
     assert json.loads(base.rows("part")[1][5])["state"]["status"] == "error"
@@ -442,34 +463,34 @@ def test_a_row_that_could_not_be_written_comes_later(base: Base, monkeypatch: py
 
 
 def test_unknown_tables_are_told_at_the_start(base: Base) -> None:
-    assert database.schema_problem(place.database_path(base.env)) == ""
+    assert database.schema_problem(place.database_path(OPENCODE, base.env)) == ""
     base.db.execute("ALTER TABLE part RENAME COLUMN data TO content")
-    assert database.schema_problem(place.database_path(base.env)) == "part: data"
+    assert database.schema_problem(place.database_path(OPENCODE, base.env)) == "part: data"
     setup = HookSetup("r", base.home, (), (), "")
     with pytest.raises(ConfigError, match="part: data") as old:
-        hooks.inject(setup, base.env)
+        hooks.inject(OPENCODE, setup, base.env)
     base.db.execute("CREATE TABLE session_v2 (id text PRIMARY KEY)")
     with pytest.raises(ConfigError, match="part: data") as moved:
-        hooks.inject(setup, base.env)
+        hooks.inject(OPENCODE, setup, base.env)
     assert "opencode" in old.value.hint and "export OPENCODE_DB=" in moved.value.hint
 
 
 def test_a_fork_does_not_take_a_session_from_another_folder(base: Base, tmp_path: Path) -> None:
-    refuse_to_take(opencode, S, tmp_path, base.env)
+    refuse_to_take(AGENTS["opencode"], S, tmp_path, base.env)
     base.session()
-    refuse_to_take(opencode, S, base.ws, base.env)
+    refuse_to_take(AGENTS["opencode"], S, base.ws, base.env)
     with pytest.raises(ConfigError, match="take it over"):
-        refuse_to_take(opencode, S, tmp_path, base.env)
+        refuse_to_take(AGENTS["opencode"], S, tmp_path, base.env)
     base.db.execute("UPDATE session SET directory = '/nowhere'")
-    refuse_to_take(opencode, S, tmp_path, base.env)
+    refuse_to_take(AGENTS["opencode"], S, tmp_path, base.env)
 
 
 def test_resumable(base: Base, tmp_path: Path) -> None:
-    assert not resume.resumable(S, base.ws, base.env) and not resume.resumable("../x", base.ws, base.env)
+    assert not any(resume.resumable(OPENCODE, session, base.ws, base.env) for session in (S, "../x"))
     restore(base, lost(tmp_path))
-    assert resume.resumable(S, base.ws, base.env)
+    assert resume.resumable(OPENCODE, S, base.ws, base.env)
     base.session("ses_7")
-    assert resume.resumable("ses_7", base.ws, base.env)
+    assert resume.resumable(OPENCODE, "ses_7", base.ws, base.env)
 
 
 def test_locks_of_the_dead_are_cleared_and_no_others(base: Base) -> None:
@@ -486,7 +507,7 @@ def test_locks_of_the_dead_are_cleared_and_no_others(base: Base) -> None:
     os.utime(folder / "new.lock", (time.time() + 3600,) * 2)
     (folder / "old.lock").mkdir()
     os.utime(folder / "old.lock", (1, 1))
-    locks.clear_dead_locks(base.env)
+    locks.clear_dead_locks(OPENCODE, base.env)
     assert sorted(p.name for p in folder.iterdir()) == ["alive.lock", "far.lock", "new.lock", "odd.lock"]
 
 

@@ -10,7 +10,7 @@ from wal_agent.agents import AGENTS, NAMES, rehearsal_of
 from wal_agent.agents.places import in_a_secret_place
 from wal_agent.paths import state_dir
 
-CONFIG = {"opencode": (".config/opencode",)}  # settings that hold no login
+CONFIG = {name: (f".config/{name}",) for name in ("kilo", "opencode")}  # settings that hold no login
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.agents import opencode as OPENCODE
+from wal_agent.agents.opencode import OPENCODE
 from wal_agent.agents.program import Broken, Program
 from wal_agent.errors import ConfigError
 
@@ -43,5 +43,5 @@ def test_opencode_2_is_refused_and_not_started(tmp_path: Path) -> None:
     script.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
     script.chmod(0o755)
     with pytest.raises(ConfigError, match=r"opencode-ai@<2\.0\.0"):
-        OPENCODE.locate({"PATH": str(script.parent)})
+        OPENCODE.program.locate({"PATH": str(script.parent)})
     assert not (tmp_path / "started").exists()

@@ -10,7 +10,7 @@ import pytest
 
 from bench.crash.peers import PEERS, RESUME, BareResume, RetryLoop, applies
 from bench.crash.plan import FIRST, LEARNED, PERSON, SPREAD, STOPPED, cases
-from bench.crash.table import PAGE, Result, page, read, save, share, tables, wilson, worse_cells
+from bench.crash.table import DOCS, Result, pages, read, save, share, tables, wilson, worse_cells
 from wal_agent.agents import AGENTS
 from wal_agent.drill.play import Subject
 from wal_agent.drill.scenario import POINTS, names
@@ -68,7 +68,7 @@ def test_results_are_kept_as_they_are_and_in_one_order(tmp_path: Path) -> None:
 
 def test_the_page_counts_kills_and_not_rounds_that_were_not_killed() -> None:
     unkilled = replace(BAD, seed=1001, killed=False, repeated=0)
-    assert "| bare restart | 1 of 1: 100 % (21-100) |" in page([GOOD, BAD, unkilled])
+    assert "| bare restart | 1 of 1 |" in pages([GOOD, BAD, unkilled])["BENCHMARK.md"]
     text = tables([GOOD, BAD, unkilled])
     assert "| bare restart | 1 | 100 % (21-100) | 0 % (0-79) |" in text
     assert "| wal-agent | 1 | 0 % (0-79) | 0 % (0-79) |" in text
@@ -78,23 +78,22 @@ def test_the_page_counts_kills_and_not_rounds_that_were_not_killed() -> None:
 
 def test_a_peer_is_compared_only_by_kills_that_wal_agent_has_played() -> None:
     alone = replace(BAD, seed=1002, point="before")
-    text = page([GOOD, BAD, alone])
-    assert "| bare restart | 1 of 1: 100 % (21-100) |" in text
+    made = pages([GOOD, BAD, alone])
+    assert "| bare restart | 1 of 1 |" in made["BENCHMARK.md"] and ">100 % of 1<" in made["benchmark.svg"]
     assert worse_cells([GOOD, BAD, alone]) == worse_cells([GOOD, BAD])
 
 
 def test_a_run_that_asks_for_a_person_is_counted_as_asked_and_as_no_loss() -> None:
     stopped = replace(GOOD, policy="naive", asked=1, needless=1, stopped=1, exit_code=79, extra=8)
-    text = page([stopped, replace(stopped, peer="bare resume", asked=0, needless=0, stopped=0, extra=1)])
-    assert (
-        "- `naive`: 1 of 1 kills, 1 of them by exit code 79; in 1 a look" in text
-        and "| **wal-agent** | 0 of 1: 0 % (0-79) |" in text
-    )
+    made = pages([stopped, replace(stopped, peer="bare resume", asked=0, needless=0, stopped=0, extra=1)])
+    assert "| `naive` | 1 of 1 | 1 | 1 |" in made["BENCHMARK-PEERS.md"]
+    assert "| **wal-agent** | 0 of 1 |\n| under wal-agent a person is asked | 1 of 1 |" in made["BENCHMARK.md"]
     assert worse_cells([stopped, replace(BAD, policy="naive")])[0].column == "asked without need"
 
 
 def test_the_page_lists_where_another_peer_is_better() -> None:
-    assert "| seconds to be back | 1 of 1 |" in page([GOOD, BAD]) and "| steps redone |" not in page([GOOD, BAD])
+    text = pages([GOOD, BAD])["BENCHMARK.md"]
+    assert "| seconds to be back | 1 of 1 |" in text and "| steps redone |" not in text
     text = tables([GOOD, BAD])
     listed = text[text.index("gemini: where wal-agent is not the best") :]
     assert "| well | seconds to be back | 2.00 | 1.00 (bare restart) |" in listed
@@ -108,9 +107,10 @@ def test_the_page_has_the_cost_of_a_call_against_the_bare_agent() -> None:
     assert "| gemini | well | 1 of 1 | 0 of 1 |" in text
 
 
-def test_the_committed_page_is_made_of_the_committed_results() -> None:
+def test_the_committed_pages_are_made_of_the_committed_results() -> None:
     """No cell is typed by hand."""
-    assert PAGE.read_text("utf-8") == page(read())
+    for name, text in pages(read()).items():
+        assert (DOCS / name).read_text("utf-8") == text
 
 
 def test_the_plan_holds_each_round_once_and_only_kills_that_are_there() -> None:

@@ -164,7 +164,7 @@ def test_a_damaged_marker_is_damage(bucket: FileBucket, root: Path) -> None:
 
 
 class TestKnown:
-    """What an earlier run on this machine knew (known.py)."""
+    """What an earlier run on this machine knew."""
 
     @pytest.fixture(autouse=True)
     def state(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from wal_agent.capture.candidates import (
     IGNORED,
     MAX_NAMED,
     NESTED,
+    NESTED_EMPTY,
     PRIVATE,
     SPECIAL,
     UNREADABLE,
@@ -56,6 +57,9 @@ def test_a_restore_leaves_alone_what_it_lacks_by_name_or_by_folder(monkeypatch: 
     assert out.stays == (b"d/new", b"d/unread")
     monkeypatch.setattr(candidates, "MAX_PATHS_SIZE", len(b"d/unread" + b"d/new") - 1)
     assert [*out.stays] == [b"d"]
+    out.add(b"empty", NESTED_EMPTY)
+    out.settle_inside([b"empty", b"full", b"lost"], {b"empty", b"full"})
+    assert out.apart == [b"empty"] and out.why[b"lost"] == NESTED and b"full" not in out.why
     monkeypatch.setattr(candidates, "MAX_PATHS_SIZE", 4)
     assert bound_paths([b"ab", b"cd", b"e"]) == (b"ab", b"cd")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from wal_agent.budget import FOREIGN
 from wal_agent.capture.git import (
     NICE,
     OWN,
@@ -24,6 +26,7 @@ from wal_agent.capture.git import (
     GitStopped,
     diff_trees,
     file_sizes,
+    find_pipes,
     list_reachable,
     object_sizes,
     reap_others,
@@ -83,6 +86,14 @@ def test_a_git_of_a_relative_folder_or_of_the_project_is_not_run(fake: Fake, tmp
     with pytest.raises(GitMissing):
         git.run("x")
     git.project = None
+    assert git.run("x") == b"mine\n"
+
+
+def test_a_folder_of_path_that_links_to_itself_is_passed_over(fake: Fake, tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    git = fake("echo mine")
+    git.project = tmp_path / "work"
+    git.env = {**git.env, "PATH": f"{tmp_path / 'circle'}:{git.env['PATH']}", "HOME": str(tmp_path / "circle")}
     assert git.run("x") == b"mine\n"
 
 
@@ -265,6 +276,26 @@ def test_a_thread_that_would_end_a_git_does_not_keep_us_alive(fake: Fake, monkey
 @pytest.mark.parametrize(("said", "words"), [("why", "git log -1 ended with 2: why"), ("x" * 600, "x" * 500)])
 def test_a_failure_names_two_words_and_the_beginning_of_what_was_said(said: str, words: str) -> None:
     assert str(GitFailed(("log", "-1", "HEAD"), 2, said)).endswith(words)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds another process")
+def test_a_git_that_reads_foreign_bytes_has_so_much_memory(fake: Fake) -> None:
+    """I9. The bound comes once it runs, so it waits for that."""
+    git = fake(
+        "n=0; while [ $n -lt 100 ] && [ $(ulimit -d) = unlimited ]; do sleep 0.05; n=$((n + 1)); done; ulimit -d"
+    )
+    assert int(git.run("x", within=GitBounds(foreign=True))) == FOREIGN.git_memory // 1024
+
+
+def test_so_many_pipes_are_known_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I9."""
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        os.mkfifo(tmp_path / name / ".gitignore")
+    os.mkfifo(tmp_path / "a" / "no-file-of-gits")
+    assert len(find_pipes([tmp_path])) == 3
+    monkeypatch.setattr("wal_agent.capture.git.MAX_PIPES", 2)
+    assert len(find_pipes([tmp_path])) == 2
 
 
 @pytest.mark.parametrize("name", ["HEAD", "config", "commondir", "packed-refs", "objects/info/alternates"])

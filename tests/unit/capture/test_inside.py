@@ -10,29 +10,31 @@ from pathlib import Path
 import pytest
 
 from tests.unit.recovery.lab import NOW, git, repository, write
-from wal_agent.capture import glance
+from wal_agent.capture import glance, workspace
+from wal_agent.capture.candidates import BROUGHT_IN, OUTSIDE
 from wal_agent.capture.inside import TreeCapture
+from wal_agent.capture.repository import Location
 from wal_agent.records import Payload, Workspace
 
 
 class Desk:
     """A repository with a clone and a linked worktree in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, outside: bool = False) -> None:
         self.home, self.top = folder / "home", repository(folder / "work")
         repository(self.top / "clone")
         git(self.top, "worktree", "add", "-q", "-b", "side", "linked")
         for name in ("clone", "linked"):
             write(self.top / name, loose="loose\n", dirty="dirty\n")
         env = {"PATH": os.environ["PATH"], "HOME": str(self.home)}
-        self._capture = TreeCapture(folder / "state", self.top.resolve(), env, put)
+        self.capture = TreeCapture(folder / "state", self.top.resolve(), env, put, outside=lambda _: outside)
         self._moment = NOW
 
     def look(self, holds: int = 0) -> dict[str, Workspace]:
         """One capture: its records by folder."""
         self._moment += 1
-        records = self._capture.capture(holds, self._moment)
-        self._capture.commit()
+        records = self.capture.capture(holds, self._moment)
+        self.capture.commit()
         return {record.folder: record for record in records}
 
     def rest(self) -> None:
@@ -71,6 +73,16 @@ def test_where_nothing_changed_no_git_looks(desk: Desk, monkeypatch: pytest.Monk
     assert processes(monkeypatch, desk.look) == 5  # of the workspace around
 
 
+def test_a_glance_takes_so_many_files_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glance, "JUST_NOW", 0.0)
+    (tmp_path / "file").touch()
+    seen = []
+    for most in (1, 2):  # the folder is one
+        monkeypatch.setattr(glance, "MAX_GLANCED", most)
+        seen.append(glance.glance_at(Location(tmp_path)) is not None)
+    assert seen == [False, True]
+
+
 def test_what_is_too_big_for_a_glance_or_changed_just_now_is_git_s_to_tell(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +96,7 @@ def test_what_is_too_big_for_a_glance_or_changed_just_now_is_git_s_to_tell(
 
 def test_a_call_that_changed_nothing_inside_costs_one_record(desk: Desk) -> None:
     """I9: the workspace's says which calls all of them hold."""
-    assert [*desk.look(holds=1)] == [""]
+    assert {folder: record.inside for folder, record in desk.look(holds=1).items()} == {"": ("clone", "linked")}
     write(desk.top / "clone", dirty="other\n")
     assert {folder: record.holds for folder, record in desk.look(holds=2).items()} == {"clone": 2, "": 2}
 
@@ -136,6 +148,70 @@ def test_every_change_inside_is_found(desk: Desk, change: str) -> None:
     assert {*desk.look()} >= {"clone", "linked"}
 
 
+def test_what_is_inside_one_inside_is_named_also_where_nothing_changed(desk: Desk) -> None:
+    repository(desk.top / "clone/deep")
+    desk.rest()
+    assert desk.look(holds=1)[""].inside == ("clone", "clone/deep", "linked")
+
+
+def test_while_the_log_takes_nothing_what_is_inside_waits_until_time_is_short(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(desk.top / "clone", dirty="other\n")
+    monkeypatch.setattr(workspace, "MAX_MARKS", 1)
+    assert "clone" not in desk.look() and desk.capture.lags
+    desk.capture.in_small_parts()
+    assert "clone" in desk.look()
+
+
+def test_so_many_inside_and_no_more(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I9."""
+    monkeypatch.setattr("wal_agent.capture.inside.MAX_INSIDE", 2)
+    repository(desk.top / "third")
+    assert desk.look(holds=1)[""].inside == ("clone", "linked")
+
+
+def test_one_whose_name_no_record_can_have_is_left_out(desk: Desk) -> None:
+    """Else no segment could be written, and nothing more would be saved."""
+    repository(desk.top / os.fsdecode(b"caf\xe9"))
+    assert desk.look(holds=1)[""].inside == ("clone", "linked")
+
+
 def test_one_that_is_none_any_more_is_not_named(desk: Desk) -> None:
     (desk.top / "linked/.git").unlink()
     assert desk.look()[""].inside == ("clone",)
+
+
+def test_a_worktree_outside_is_saved_or_named(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, outside=True)
+    for name in ("saved", "gone"):
+        git(desk.top, "worktree", "add", "-q", "-b", name, str(tmp_path / name))
+    (tmp_path / "gone/.git").unlink()
+    made = desk.look()
+    assert sorted(made) == ["", f"{BROUGHT_IN}/saved", "clone", "linked"]
+    assert [name for name in made[""].left_out if "worktree" in name] == [f"../gone: {OUTSIDE}"]
+
+
+def claim(desk: Desk, folder: Path) -> None:
+    """The repository names `folder` as a linked worktree of its own; no git has made one there."""
+    part = desk.top / ".git/worktrees/claimed"
+    part.mkdir(parents=True)
+    (part / "gitdir").write_text(f"{folder}/.git\n")
+
+
+def test_another_repository_outside_that_this_one_claims_is_named_and_not_saved(tmp_path: Path) -> None:
+    """I10: a stranger's archive must not bring this person's other work into the bucket."""
+    desk = Desk(tmp_path, outside=True)
+    claim(desk, repository(tmp_path / "other"))
+    made = desk.look()
+    assert sorted(made) == ["", "clone", "linked"]
+    assert [name for name in made[""].left_out if "other" in name] == [f"../other: {OUTSIDE}"]
+
+
+@pytest.mark.parametrize("claimed", ["work", "state/mine"], ids=["the workspace", "state folder"])
+def test_a_worktree_is_never_the_workspace_itself_or_a_folder_of_ours(tmp_path: Path, claimed: str) -> None:
+    desk = Desk(tmp_path, outside=True)
+    claim(desk, tmp_path / claimed)
+    made = desk.look()
+    assert sorted(made) == ["", "clone", "linked"]
+    assert not [name for name in made[""].left_out if OUTSIDE in name]

@@ -243,7 +243,7 @@ def test_so_many_commits_come_and_the_heads_own_first(
     made = history(tmp_path, f'case "$*" in *--objects*|*--batch-check*) exit 0;; esac\n{script}')
     assert made.commits(place, ONE, (three, ONE), ())[0] == (ONE, three)
     monkeypatch.setattr(repository, "MAX_COMMITS", 1)
-    assert made.commits(place, ONE, (three,), ())[0] == (ONE,)
+    assert made.commits(place, ONE, (three,), ()) == ((ONE,), (ONE,), False, True), "and that there are more is known"
     assert made.commits(place, "", (three,), ())[0] == (three,), "an unborn branch beside others"
 
 

@@ -262,6 +262,7 @@ def test_files_that_only_their_owner_may_open_are_looked_at_again_when_they_chan
     here = scanner(tmp_path, git)
     here._look_at_modes(AT, tmp_path, [], [], False)
     assert here._theirs == {b"mine"}
+    monkeypatch.setattr(scan, "MAX_MODES", 6)
     (tmp_path / "later").chmod(0o600)
     here._look_at_modes(AT, tmp_path, [], [], False)
     assert here._theirs == {b"mine", b"later"}, "of a few files all are asked each time"

@@ -218,6 +218,7 @@ def test_a_part_is_at_least_so_big_and_a_tree_has_not_too_many(tmp_path: Path) -
     ("cost", "seconds", "whole", "parts"),
     [
         (LEAST_PART // 4 - 1, 0.001, 0.001, 1),  # too little to know
+        (LEAST_PART // 4, 0.001, 0.001, 4),
         (LEAST_PART, PART_SECONDS / 2, PART_SECONDS / 2, 2),
         (LEAST_PART, PART_SECONDS, 4 * PART_SECONDS, 3),
         (LEAST_PART, 0.0, 0.0, 4),  # not more than four times as much at once
@@ -253,6 +254,22 @@ def test_the_newest_captures_are_remembered_and_always_the_oldest(tmp_path: Path
     assert len(mine._recent) == MAX_MARKS
     mine.acked("last")
     assert mine._recent == ("more", "last") and not mine.many_waiting
+
+
+@pytest.mark.parametrize(
+    ("record", "looks"),
+    [({}, True), ({"pending": Pending(files=1, size=9)}, False), ({"inside": ("clone",)}, False), (None, False)],
+)
+def test_a_glance_tells_only_of_a_capture_that_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: dict[str, Any] | None, looks: bool
+) -> None:
+    monkeypatch.setattr(module, "glance_at", lambda place: b"seen")
+    mine = capture(tmp_path)
+    monkeypatch.setattr(mine._scanner, "settings", lambda place: ())
+    assert mine.glance() is None
+    mine.place = Location(tmp_path, git_dir=tmp_path / ".git")
+    mine._saved = saved(**record) if record is not None else None
+    assert (mine.glance() is not None) is looks
 
 
 class Known:

@@ -34,7 +34,7 @@ def test_a_sample_is_what_the_program_prints(run: Run, page: Path, words: str, s
 
 
 def test_there_are_samples() -> None:
-    assert len(SAMPLES) >= 3
+    assert SAMPLES
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/README.md"])

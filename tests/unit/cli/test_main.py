@@ -49,6 +49,7 @@ PROMISED = {
     "Fenced": 76,
     "ConfigError": 78,
     "Misconfigured": 78,
+    "Unreadable": 78,
     "NotThisJob": 78,
     "PersonNeeded": 79,
     "NotYourJob": 79,

@@ -22,9 +22,9 @@ LIMITS = {
     "--help": (6, 36),
     "status --help": (18, 50),
     "run --help": (17, 50),
-    "status": (60, 55),
-    "log": (56, 55),
-    "list": (52, 55),
+    "status": (64, 55),
+    "log": (60, 55),
+    "list": (56, 55),
 }
 HEAVY = (
     *(

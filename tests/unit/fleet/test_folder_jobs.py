@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import shutil
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from wal_agent.bucket.base import MemoryBucket
+from wal_agent.cli.acp import find_jobs
 from wal_agent.fleet.jobs import Job, Relation, find_folder_jobs, find_jobs_here, relate, relate_job
 from wal_agent.records import Host, Owner
 from wal_agent.supervise.identity import KnownJob, make_owner, remember_job
@@ -53,6 +56,18 @@ def test_a_job_that_two_agents_had_is_found_once(tmp_path: Path) -> None:
     run_job(bucket, "nightly", shop, env)
     remember_job(env, make_owner(shop, env).folder, KnownJob(bucket.url, "nightly", "claude"))
     assert [job.job for job in find_jobs_here(bucket, shop, env)] == ["nightly"]
+
+
+def test_a_session_s_job_is_found_however_long_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is not found cannot be loaded; a start that only looks around begins no read after a while."""
+    bucket, env, shop = MemoryBucket(), {"HOME": str(tmp_path / "home")}, tmp_path / "shop"
+    run_job(bucket, "gemini-shop", shop, env)
+    shutil.rmtree(tmp_path / "home")  # another machine, which has no note of it
+    minutes = count(0, 60)
+    monkeypatch.setattr("wal_agent.fleet.jobs.time.monotonic", lambda: next(minutes))
+    assert [j.job.job for j in find_folder_jobs(bucket, shop, env)] == []
+    monkeypatch.setenv("HOME", env["HOME"])
+    assert [job.job for job in find_jobs(bucket, "gemini", shop, cut_off=False)] == ["gemini-shop"]
 
 
 @pytest.mark.parametrize(

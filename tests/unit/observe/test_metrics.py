@@ -1,4 +1,4 @@
-"""observe/metrics.py, exposition.py: the names that operators build on, parsed by Prometheus' own parser."""
+"""observe/metrics.py: the names that operators build on, parsed by Prometheus' own parser."""
 
 from __future__ import annotations
 

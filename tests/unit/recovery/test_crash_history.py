@@ -1,4 +1,4 @@
-"""died.py, and the rows of the plan that rest on it: crash loops, and dying twice at the same place."""
+"""recovery/lease_policy.py, and the rows of the plan that rest on it: crash loops, and dying twice at one place."""
 
 from __future__ import annotations
 

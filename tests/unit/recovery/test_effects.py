@@ -24,10 +24,10 @@ from wal_agent.records import (
 from wal_agent.recovery.effects import Effect, effects_of
 
 
-def opening(epoch: int) -> Opening:
+def opening(epoch: int, agent: str = "gemini") -> Opening:
     host = Host(name=f"vm-{epoch}", boot="b", pidns="p", pid=1, lock="/l")
     return Opening(
-        time=1.0, run="r", epoch=epoch, cause="dead", host=host, agent="gemini", agent_version="1", version="1",
+        time=1.0, run="r", epoch=epoch, cause="dead", host=host, agent=agent, agent_version="1", version="1",
         workspace="/w",
     )  # fmt: skip
 
@@ -85,6 +85,17 @@ def test_what_only_tells_wal_agent_something_is_no_effect() -> None:
         call(15, "wal-agent state set a $(deploy)", cls="unknown"),
     )
     assert set(found) == {"send", 12, 13, 14, 15}
+
+
+def test_a_plan_is_no_effect_and_a_query_of_any_other_agent_is() -> None:
+    """Copilot keeps its plan in a table of its own; a tool of that name may ask any database."""
+    query = {"tool": "sql", "command": "UPDATE todos SET status = 'done'"}
+    found = listed(
+        opening(1, "copilot"), call(1, **query), call(2, tool="sql", command="DROP TABLE orders"),
+        opening(2, "pi"), call(3, **query),
+        opening(3, "claude"), call(4, tool="TaskCreate"),
+    )  # fmt: skip
+    assert set(found) == {2, 3}
 
 
 def test_each_effect_says_what_is_known_of_it() -> None:

@@ -99,6 +99,14 @@ def test_without_a_captured_session_the_task_begins_anew_with_the_alert() -> Non
     assert len(got.dangling) == 1 and len(got.finished) == 1
 
 
+def test_a_session_that_a_client_names_is_made_again_where_it_was_not_saved() -> None:
+    got = decide(opening(), started(), turn(), intent(1), end(1), intent(2), policy=Policy(named=True))
+    assert isinstance(got, Resume) and got.session == "s1" and got.alert == "crash"
+    assert len(got.dangling) == 1 and len(got.finished) == 1
+    unnamed = decide(opening(), turn("started", ""), policy=Policy(named=True))
+    assert isinstance(unnamed, StartAgain)
+
+
 def test_a_session_of_an_earlier_run_is_not_taken_for_the_newest() -> None:
     got = decide(
         *RAN, turn("completed"), opening(2, "closed"), started("s2"), turn("started", "s2"), intent(session="s2")

@@ -242,6 +242,7 @@ def test_a_handoff_goes_on_also_without_a_session_and_tells_it() -> None:
     ours = opening(2, "closed", agent="codex", args=("x",))
     got = decide(prior(*handed), ours, LOCAL, Policy())
     assert isinstance(got, StartAgain) and got.alert == "handoff" and "gemini" in got.why and not got.alone
+    assert decide(prior(*handed), ours, LOCAL, Policy(named=True)) == got  # the session is the other agent's
     alone = decide(prior(*handed, intent(3)), ours, LOCAL, Policy(on_ambiguity="resume"))
     assert isinstance(alone, StartAgain) and alone.alert == "handoff" and alone.alone
 

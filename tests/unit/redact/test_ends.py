@@ -7,8 +7,7 @@ import json
 import pytest
 
 from wal_agent.calls.quote import inline, safe, show_input
-from wal_agent.redact import MARK, redact, redact_ends, redact_head
-from wal_agent.redact.find import MARGIN
+from wal_agent.redact import MARGIN, MARK, redact, redact_ends, redact_head
 from wal_agent.text import HEARD, quote
 
 KEY = "ghp_" + "a1B2c3D4e5" * 4

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scripts.update_key_formats import TARGET, beginnings, convert, translate, without_edges
 from tests.tiers import examples
 from wal_agent.redact import redact
-from wal_agent.redact.find import _entropy
+from wal_agent.redact.keys import _entropy
 
 FILE: dict[str, Any] = json.loads(Path(TARGET).read_text())
 

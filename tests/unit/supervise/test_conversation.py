@@ -30,10 +30,10 @@ from wal_agent.agents.base import (
 )
 from wal_agent.calls.rules.table import load_rules
 from wal_agent.errors import PersonNeeded
-from wal_agent.records import AgentStarted, AnyRecord, End, Payload, PhaseChange, Turn
+from wal_agent.records import MAX_PROMPT, AgentStarted, AnyRecord, End, Payload, PhaseChange, Turn
 from wal_agent.recovery.inflight import AskedCall
 from wal_agent.supervise.context import Launch
-from wal_agent.supervise.conversation import MAX_PROMPT, Conversation
+from wal_agent.supervise.conversation import Conversation
 from wal_agent.supervise.gate import STUBBORN, Gate, RecoveredCalls
 
 

@@ -22,6 +22,7 @@ from wal_agent.events import CallEnded, Event
 from wal_agent.records import AnyRecord, Compaction, End, Ending, EndSource, Payload, Turn
 from wal_agent.recovery.project_rules import load_all
 from wal_agent.supervise.gate import RESULT_BUDGET, SHOWN_TOOL, Calls, Gate, RunningCall
+from wal_agent.supervise.loops import Loops
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.state import RecentCall
 from wal_agent.wal.writer import CALL, LATER, NOW, SOON, AckStatus, Ticket, Wait, Writer
@@ -165,7 +166,8 @@ def test_a_fenced_owner_allows_nothing_any_more(post: Post) -> None:
     with post.committing():
         assert post.gate.begin_call(WRITE) == Deny(DENY_FENCED, stop=True)
     assert isinstance(listener.errors[0], Fenced)
-    assert post.gate.begin_call(WRITE) == Deny(DENY_FENCED, stop=True)
+    denied = post.gate.begin_call(WRITE)
+    assert isinstance(denied, Deny) and (denied, denied.word) == (Deny(DENY_FENCED, stop=True), "fenced")
     assert [o.intent for o in post.state.open] == []
 
 
@@ -174,7 +176,8 @@ def test_a_damaged_log_allows_nothing_any_more(post: Post) -> None:
     with post.committing():
         assert post.gate.begin_call(WRITE) == Deny(DENY_ENDED, stop=True)
     assert isinstance(post.job.writer.ended, Damaged)
-    assert post.gate.begin_call(WRITE) == Deny(DENY_ENDED, stop=True)
+    denied = post.gate.begin_call(WRITE)
+    assert isinstance(denied, Deny) and (denied, denied.word) == (Deny(DENY_ENDED, stop=True), "ended")
 
 
 def test_a_closed_gate_allows_nothing_and_logs_nothing(post: Post) -> None:
@@ -780,3 +783,35 @@ def test_of_equal_calls_before_a_compaction_the_newest_counts(post: Post) -> Non
 def test_a_call_that_no_hook_announced_counts_as_one_that_began(post: Post) -> None:
     post.gate.log_unannounced("s", "write_file", b"{}", "id-1", None)
     assert post.gate.begun == {"write_file": 1} and post.gate.was_announced("id-1")
+
+
+# ---- calls that go round in circles (supervise/loops.py)
+
+
+def test_the_gate_refuses_once_and_then_stops_the_run(tmp_path: Path) -> None:
+    post = Post(tmp_path)
+    post.gate.loops = Loops(2)
+    said: list[tuple[str, bool]] = []
+    with post.committing():
+        for _ in range(6):
+            decision = post.gate.begin_call(starting("run_shell_command", command="echo stop"))
+            said.append((decision.word if isinstance(decision, Deny) else "", post.gate.stuck is not None))
+            if isinstance(decision, Allow):
+                post.gate.finish_call(ended("run_shell_command", command="echo stop"))
+    assert said == [("", False), ("", False), ("loop", False), ("", False), ("", False), ("loop", True)]
+    assert isinstance(decision, Deny) and decision.stop
+    assert post.gate.stuck is not None and post.gate.stuck.exit_code == 79 and "echo stop" in post.gate.stuck.what
+    assert post.gate.last is not None and post.gate.last.call == 4
+
+
+def test_beside_work_in_the_background_and_of_a_nested_agent_nothing_is_counted(tmp_path: Path) -> None:
+    post = Post(tmp_path)
+    post.gate.loops = Loops(1)
+    with post.committing():
+        post.begin("run_shell_command", command="make")
+        result = b'"Command is running in background"'
+        post.gate.finish_call(ToolEnded("s", "run_shell_command", b'{"command": "make"}', result, False, runs_on=True))
+        for nested in ("", "", "", "claude:s", "claude:s", "claude:s"):
+            look = starting("run_shell_command", command="tail log")
+            assert isinstance(post.gate.begin_call(look, nested), Allow)
+            post.gate.finish_call(ended("run_shell_command", command="tail log"), nested)

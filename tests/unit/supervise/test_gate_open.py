@@ -11,8 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.supervise.crew import Post, ended, starting
-from wal_agent.agents.base import Allow, Deny
-from wal_agent.supervise.gate import HOLD
+from wal_agent.agents.base import Allow, Deny, Status
+from wal_agent.calls.call import ReadCall
+from wal_agent.records import Cut, End, EndSource, RunsOn
+from wal_agent.supervise.gate import CUT, HOLD, RUNS_ON
 from wal_agent.wal.lease import final_lease_state
 from wal_agent.wording.messages import LOST, RUNS_NOW, WAS_CUT
 
@@ -59,10 +61,102 @@ def test_what_the_agent_moves_to_the_background_is_over_when_it_says_so(post: Po
     assert hows(post) == [] and [r.call for r in post.gate.background()] == [call] and post.gate.running() == []
     assert refused_again(post)
     post.gate.end_task("b2", "done")
+    post.world.clock.sleep(2)
     post.gate.end_task("b1", "done")
     post.gate.end_task("b1", "failed")
     post.commit()
     assert hows(post)[-1] == (call, "done") and post.gate.background() == []
+    assert post.ends()[-1].duration_ms == 2000
+
+
+def test_what_a_background_task_says_inside_the_drain_is_its_end(post: Post) -> None:
+    """What its agent ends with itself is cut off."""
+    calls = [charged(post), post.begin("run_shell_command", command="make")]
+    finish(post, runs_on=True, task="b1")
+    post.gate.finish_call(replace(ended("run_shell_command", command="make"), runs_on=True, task="b2"))
+    post.gate.is_stopping = lambda: True
+    post.gate.end_task("b1", "done")
+    post.gate.end_task("b2", "failed")
+    post.commit()
+    assert hows(post) == [(calls[0], "done")] and post.open_words()[-1] == (calls[1], "cut")
+
+
+@pytest.mark.parametrize(
+    ("how", "nested", "stopping", "read"),
+    [
+        ({}, "", False, True),
+        ({}, "", True, True),
+        ({"failed": True, "clean": False}, "", False, True),
+        ({"failed": True, "clean": False}, "", True, False),
+        ({"cut": "it was cancelled"}, "", False, False),
+        ({"runs_on": True}, "", False, False),
+        ({}, "gemini:inner", False, False),
+    ],
+)
+def test_a_check_is_one_that_the_agent_made_and_that_ended_by_itself(
+    post: Post, monkeypatch: pytest.MonkeyPatch, how: dict[str, object], nested: str, stopping: bool, read: bool
+) -> None:
+    """I8: what a check printed until it was cut off shows nothing."""
+    asked: list[int] = []
+
+    def settle(call: int, *_: object) -> list[End]:
+        asked.append(call)
+        return []
+
+    monkeypatch.setattr(post.gate.recovered, "ends_after_call", settle)
+    with post.committing():
+        post.gate.begin_call(starting("run_shell_command", command="./ledger.sh"), nested)
+        post.gate.is_stopping = lambda: stopping
+        post.gate.finish_call(replace(ended("run_shell_command", command="./ledger.sh"), **how), nested)
+    assert bool(asked) is read
+
+
+@pytest.mark.parametrize("ran", ["./ledger.sh", "./ledger.sh --all"])
+def test_a_check_is_what_ran(post: Post, monkeypatch: pytest.MonkeyPatch, ran: str) -> None:
+    """I8: an agent or another hook may have changed the input behind ours."""
+    asked: list[bytes] = []
+
+    def settle(_: int, read: ReadCall, *__: object) -> list[End]:
+        asked.append(read.input)
+        return []
+
+    monkeypatch.setattr(post.gate.recovered, "ends_after_call", settle)
+    with post.committing():
+        post.gate.begin_call(replace(starting("run_shell_command", command="./ledger.sh"), call_id="c1"))
+        post.gate.finish_call(replace(ended("run_shell_command", command=ran), call_id="c1"))
+    assert [json.loads(input)["command"] for input in asked] == [ran]
+
+
+@pytest.mark.parametrize(
+    ("how", "given", "why"),
+    [
+        ({"cut": "it took too long"}, "", "it took too long"),
+        ({"runs_on": True}, "", RUNS_ON),
+        ({}, "it was cancelled", "it was cancelled"),
+        ({}, "", CUT),
+    ],
+)
+def test_what_is_open_says_why(post: Post, how: dict[str, object], given: str, why: str) -> None:
+    call = charged(post)
+    if how:
+        finish(post, **how)
+    else:
+        post.gate.report(call, "cancelled", given, "session")
+        post.commit()
+    assert [r.why for r in post.log() if isinstance(r, Cut | RunsOn)] == [why]
+
+
+def test_a_harmless_call_that_was_cut_is_over_and_says_why(post: Post) -> None:
+    post.begin("read_file", file_path="a")
+    post.gate.finish_call(replace(ended("read_file", file_path="a"), failed=True, clean=False, cut="it took too long"))
+    post.commit()
+    assert [(e.how, e.why) for e in post.ends()] == [("failed", "it took too long")]
+
+
+@pytest.mark.parametrize(("by", "again"), [("session", 0), ("supervisor", 1)])
+def test_what_the_session_itself_reports_it_does_not_report_again(post: Post, by: EndSource, again: int) -> None:
+    post.gate.report(charged(post), "done", "", by)
+    assert len(post.gate._calls.again) == again
 
 
 def test_a_look_at_what_still_runs_is_no_answer_and_the_job_is_not_complete(post: Post) -> None:
@@ -118,6 +212,19 @@ def test_who_is_gone_right_behind_a_failure_was_stopped(post: Post, over: bool, 
     assert (post.open_words() == [(call, "cut")]) is open and (hows(post) == [(call, "failed")]) is not open
 
 
+@pytest.mark.parametrize(("cut", "status"), [(False, "done"), (False, "failed"), (True, "done")])
+def test_a_session_that_is_read_when_its_agent_is_gone_says_how_calls_ended(
+    post: Post, cut: bool, status: Status
+) -> None:
+    """I8: Kimi does not wait for its after-hooks. Nothing is allowed then, which is no stop of the agent."""
+    call = charged(post)
+    post.gate.agent_ended(cut)
+    post.gate.close()
+    post.gate.report(call, status, "", "session")
+    post.commit()
+    assert post.open_words() == [(call, "cut")] if cut else hows(post) == [(call, status)]
+
+
 class Table:
     """The processes of the one call: whether one lives."""
 
@@ -132,10 +239,16 @@ class Table:
     def has_hook(self, tree: int, since: float) -> bool:
         return False
 
-    def forget(self, call: int) -> None: ...
+    def __init__(self) -> None:
+        self.forgotten: list[int] = []
+
+    def forget(self, call: int) -> None:
+        self.forgotten.append(call)
 
     def begun(self, call: int) -> bool:
         return self.began
+
+    shows = begun
 
     def alive(self, call: int, running: object = ()) -> tuple[int, ...]:
         return (7,) if self.lives else ()
@@ -145,6 +258,41 @@ class Table:
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is to be done beside a hook is done before its answer."""
     monkeypatch.setattr("wal_agent.supervise.gate.start_daemon", lambda name, work: work())
+
+
+@pytest.mark.parametrize(
+    ("command", "ends", "lives", "left"),
+    [
+        ("./load.sh &", True, False, True),
+        ("./load.sh &", False, False, False),
+        ("./load.sh &", True, True, False),
+        ("./load.sh", True, False, False),
+        ("ls &", True, False, False),
+    ],
+)
+def test_what_a_call_left_behind_was_cut_off_where_its_agent_ends_it_and_nothing_of_it_lives(
+    post: Post, command: str, ends: bool, lives: bool, left: bool
+) -> None:
+    post.begin("run_shell_command", command=command)
+    table, running = Table(), post.gate.last
+    table.lives = lives
+    post.gate.processes = table  # type: ignore[assignment]
+    post.gate._ends_background = ends
+    assert running is not None and post.gate._seen(running).left is left
+
+
+def test_processes_are_those_of_the_agents_own_shells(post: Post) -> None:
+    call = charged(post)
+    post.begin("write_file", file_path="a")
+    with post.committing():
+        post.gate.begin_call(starting("run_shell_command", command="make"), "gemini:inner")
+    assert [*post.gate._shells()] == [call]
+    assert not post.gate.has_begun(call)
+    table = Table()
+    post.gate.processes = table  # type: ignore[assignment]
+    assert post.gate.has_begun(call)
+    table.began = False
+    assert not post.gate.has_begun(call)
 
 
 @pytest.mark.parametrize("survives", [True, False])
@@ -161,6 +309,7 @@ def test_what_runs_on_is_over_where_the_agent_survives_its_end(post: Post, survi
     post.commit()
     assert hows(post) == ([(call, "done")] if survives else [])
     assert post.open_words() == [(call, "runs_on")]
+    assert table.forgotten == ([call] if survives else []), "I9"
 
 
 @pytest.mark.parametrize(
@@ -180,6 +329,7 @@ def test_a_no_at_the_dialog_is_silent_and_a_stop_of_the_tool_is_not(
     no = (asked, begun, sees) == (True, False, True)
     assert hows(post) == ([(call, "refused")] if no else [])
     assert post.open_words() == ([] if no else [(call, "cut")])
+    assert post.gate._approving == {} or not no, "I9"
 
 
 def test_a_look_at_the_dialog_ends_with_the_run(post: Post) -> None:
@@ -337,6 +487,26 @@ def test_a_call_that_is_over_is_not_kept_open_by_one_that_runs_beside_it(second:
     lines = ["sleep 61; true", second]
     printed = subprocess.run([sys.executable, "-c", TWINS, *lines], capture_output=True, text=True, check=True)
     assert json.loads(printed.stdout) == [True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("tool", "begun", "out"),
+    [("run_shell_command", False, True), ("run_shell_command", True, False), ("read_file", False, False)],
+)
+def test_a_command_that_the_agent_refuses_before_its_hook_shuts_it_out(
+    post: Post, tool: str, begun: bool, out: bool
+) -> None:
+    if begun:
+        post.begin(tool, command="ls")
+    post.gate.refused_unasked(tool, b'{"command": "./charge.sh"}')
+    assert ("./charge.sh" in post.gate.shut_out) is out
+
+
+def test_a_lease_is_waited_for_up_to_the_deadline(post: Post) -> None:
+    """R7."""
+    post.fresh, began = False, post.world.clock.boot()
+    assert not post.gate._await_lease(began) and post.world.clock.boot() == began
+    assert not post.gate._await_lease(began + 3) and post.world.clock.boot() >= began + 3
 
 
 @pytest.mark.parametrize("reads", [True, False])

@@ -18,12 +18,13 @@ from wal_agent.calls.call import ReadCall
 from wal_agent.calls.rules.table import load_rules
 from wal_agent.errors import UsageError
 from wal_agent.events import CallEnded, CallStarted, Event
-from wal_agent.records import Answer, End, Finding, Verdict
+from wal_agent.records import Answer, Cut, End, Finding, Verdict
 from wal_agent.recovery.inflight import AskedCall
 from wal_agent.supervise import gate as gates
 from wal_agent.supervise.gate import Calls, Gate, RecoveredCalls, RunningCall, cut_payload, unannounced_error
 from wal_agent.wal.blobs import INLINE
-from wal_agent.wording.messages import DENY_BUDGET, DENY_CALLER, DENY_DRAINING, DENY_LATE
+from wal_agent.wal.state import RecentCall
+from wal_agent.wording.messages import DENY_BUDGET, DENY_CALLER, DENY_DRAINING, DENY_LATE, LOST, WAS_CUT
 
 CHARGE = {"command": "./charge.sh 49.90"}
 
@@ -63,8 +64,13 @@ def test_a_turn_settles_what_evidence_or_harmlessness_decides(post: Post) -> Non
     ], "#9 is not open"
 
 
-def test_what_is_unknown_and_may_harm_stays_open_with_the_answer_that_the_turn_was(post: Post) -> None:
-    settled = recovered(post, [asked(1), asked(2)], c1="unknown", c2="unknown")
+@pytest.mark.parametrize("finding", ["unknown", "partial"])
+def test_what_is_not_known_and_may_harm_stays_open_with_the_answer_that_the_turn_was(
+    post: Post, finding: Finding
+) -> None:
+    """I8: also what was ended while it ran, of which the rest is to be done."""
+    settled = recovered(post, [asked(1, finding), asked(2, finding)], c1=finding, c2=finding)
+    assert [each.call for each in settled.unlooked()] == [1, 2]
     assert settled.after_turn() == [Answer(time=post.world.clock.now(), call=n) for n in (1, 2)]
     post.job.writer.append(settled.answer(1, "I looked"))
     post.commit()
@@ -87,6 +93,45 @@ def test_a_look_settles_at_once_and_only_once(post: Post) -> None:
     assert (end.call, end.how, end.by) == (1, "verified", "recovery")
     assert settled.ends_after_call(4, ReadCall("Bash", *look)) == [] and settled.after_turn() == []
     assert recovered(post).ends_after_call(3, ReadCall("Bash", *look)) == [], "nothing was asked"
+
+
+@pytest.mark.parametrize(
+    ("command", "changes", "check", "goes_on"),
+    [
+        ("make", True, False, True),
+        ("make", False, False, False),
+        ("make", True, True, False),
+        ("wal-agent settle 1 --because seen && cat ledger.txt", True, False, False),
+    ],
+)
+def test_the_agent_goes_on_with_a_call_that_changes_something_and_only_then(
+    post: Post, monkeypatch: pytest.MonkeyPatch, command: str, changes: bool, check: bool, goes_on: bool
+) -> None:
+    """I8: until then a check that showed a call's effect keeps an equal one refused. To settle is no work."""
+    settled, noted = recovered(post, [asked(1)]), list[bool]()
+    monkeypatch.setattr(settled._answers, "read_check", lambda *_: check)
+    monkeypatch.setattr(settled._answers, "observe_call", lambda number, call, goes_on: noted.append(goes_on))
+    settled.ends_after_call(3, ReadCall("Bash", json.dumps({"command": command}).encode(), ""), True, changes, b"x")
+    assert noted == [goes_on]
+
+
+def test_a_refusal_says_of_each_call_what_is_known_of_it(post: Post) -> None:
+    post.job.writer.append(Cut(time=1.0, call=2, by="session", why="Esc"))
+    post.commit()
+    assert (post.gate._known(1), post.gate._known(2)) == (LOST, WAS_CUT)
+
+
+def test_the_agent_is_told_to_stop_where_the_log_takes_nothing_until_a_call_may_run(post: Post) -> None:
+    assert not post.gate.told_to_stop
+    for word, nested, told in (("budget", "", False), ("late", "gemini:inner", False), ("late", "", True)):
+        post.gate._deny("because", word, nested=nested)
+        assert post.gate.told_to_stop is told
+    post.begin()
+    assert not post.gate.told_to_stop
+    post.gate._deny("because", "unsaved")
+    assert post.gate.told_to_stop
+    post.gate.begin_turn()
+    assert not post.gate.told_to_stop
 
 
 def test_only_a_call_that_was_asked_about_and_is_open_can_be_answered(post: Post) -> None:
@@ -387,6 +432,37 @@ def test_an_agent_that_repeats_a_call_so_often_needs_a_person(post: Post, times:
     first = post.gate.stuck
     post.gate.begin_call(again)
     assert post.gate.stuck is not None and (first is None or post.gate.stuck is first)
+
+
+def test_refusals_count_anew_once_the_agent_is_prompted(post: Post) -> None:
+    """What a prompt asks for may be a repetition."""
+    recovered(post, [asked(1)])
+    again = starting("run_shell_command", **CHARGE)
+    for _ in range(gates.STUBBORN - 1):
+        assert isinstance(post.gate.begin_call(again), Deny)
+    post.gate.begin_turn()
+    assert isinstance(post.gate.begin_call(again), Deny) and post.gate.stuck is None
+
+
+@pytest.mark.parametrize(
+    ("tool", "nested", "denied"),
+    [("run_shell_command", "", True), ("run_shell_command", "gemini:inner", False), ("read_file", "", False)],
+)
+def test_what_was_done_before_a_recovery_is_said_of_the_agents_own_changing_calls(
+    post: Post, monkeypatch: pytest.MonkeyPatch, tool: str, nested: str, denied: bool
+) -> None:
+    done = RecentCall(9, tool, "mutation", 1.0, b"{}", 2)
+    monkeypatch.setattr(post.gate, "_before_recovery", lambda *_: done)
+    with post.committing():
+        assert isinstance(post.gate.begin_call(starting(tool, command="./charge.sh"), nested), Deny) is denied
+
+
+def test_a_check_may_mean_an_equal_call_that_was_done_before(post: Post) -> None:
+    first = post.begin("run_shell_command", **CHARGE)
+    post.gate.finish_call(ended("run_shell_command", command=CHARGE["command"]))
+    post.commit()
+    settled = recovered(post, [asked(first), asked(first + 1)])
+    assert settled._is_first(asked(first)) and not settled._is_first(asked(first + 1))
 
 
 @pytest.mark.parametrize("way", ["only this call", "another call behind it", "one refusal of each of three"])

@@ -1,16 +1,13 @@
-"""supervise/loops.py, and what the gate makes of it: a model that runs one command for ten minutes."""
+"""supervise/loops.py: a model that runs one command for ten minutes."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.supervise.crew import Post, ended, starting
-from wal_agent.agents.base import Allow, Deny, ToolEnded
 from wal_agent.calls.call import ReadCall
 from wal_agent.supervise.loops import WAITS, Loops
 
@@ -71,32 +68,3 @@ def test_nothing_is_said_before_the_limit_and_nothing_ends_untold(calls: list[tu
         same = before is not None and row > 0 and before[1] == result
         row, told = (row + 1, told) if same else (1, False)
         before = (name, result)
-
-
-def test_the_gate_refuses_once_and_then_stops_the_run(tmp_path: Path) -> None:
-    post = Post(tmp_path)
-    post.gate.loops = Loops(2)
-    said: list[str] = []
-    with post.committing():
-        for _ in range(6):
-            decision = post.gate.begin_call(starting("run_shell_command", command="echo stop"))
-            said.append(decision.word if isinstance(decision, Deny) else "")
-            if isinstance(decision, Allow):
-                post.gate.finish_call(ended("run_shell_command", command="echo stop"))
-    assert said == ["", "", "loop", "", "", "loop"]
-    assert isinstance(decision, Deny) and decision.stop
-    assert post.gate.stuck is not None and post.gate.stuck.exit_code == 79 and "echo stop" in post.gate.stuck.what
-    assert post.gate.last is not None and post.gate.last.call == 4
-
-
-def test_beside_work_in_the_background_and_of_a_nested_agent_nothing_is_counted(tmp_path: Path) -> None:
-    post = Post(tmp_path)
-    post.gate.loops = Loops(1)
-    with post.committing():
-        post.begin("run_shell_command", command="make")
-        result = b'"Command is running in background"'
-        post.gate.finish_call(ToolEnded("s", "run_shell_command", shell("make"), result, False, runs_on=True))
-        for nested in ("", "", "", "claude:s", "claude:s", "claude:s"):
-            look = starting("run_shell_command", command="tail log")
-            assert isinstance(post.gate.begin_call(look, nested), Allow)
-            post.gate.finish_call(ended("run_shell_command", command="tail log"), nested)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,10 +29,8 @@ from wal_agent.supervise.context import (
     event_of,
     is_idle,
     next_phase,
-    phases_table,
 )
 
-ARCHITECTURE = Path(__file__).parents[3] / "docs" / "ARCHITECTURE.md"
 GOING: dict[Phase, frozenset[Phase]] = {
     "pausing": frozenset({"pausing", "draining", "stopped"}),
     "draining": frozenset({"draining", "stopped"}),
@@ -139,7 +135,3 @@ def test_housekeeping_behind_a_turn_leaves_it_the_users() -> None:
     assert after("awaiting_user", "inner_tool_started", "last_tool_ended") == "awaiting_user"
     assert after("executing_tools", "inner_tool_started") == "executing_tools"
     assert after("awaiting_user", "tool_started") == "executing_tools"
-
-
-def test_the_docs_show_the_table() -> None:
-    assert phases_table() in ARCHITECTURE.read_text()

@@ -18,10 +18,11 @@ import pytest
 
 from tests.processes import command_line, gone
 from tests.unit.supervise.crew import PATIENCE, short_folder, until
+from wal_agent.agents import AGENTS
 from wal_agent.agents.base import HookSetup
 from wal_agent.agents.gemini.hooks import MARKER as GEMINI_MARKER
 from wal_agent.agents.gemini.hooks import hook_table, hooks_to_install
-from wal_agent.agents.hook_line import LINE_SIGN, client_command, python_client
+from wal_agent.agents.hook_line import LINE_SIGN, STANDING, client_command, python_client
 from wal_agent.supervise import processes
 from wal_agent.supervise.processes import (
     CHAIN,
@@ -200,6 +201,8 @@ def test_every_hook_line_has_the_sign(tmp_path: Path) -> None:
     """I5: by it a hook's shell is known from its first moment on, when no client is below it."""
     lines = injected_lines("r", tmp_path, client_command()) + _commands(hooks_to_install({}).hooks)
     assert len(lines) >= 6 and all(LINE_SIGN in line for line in lines)
+    standing = AGENTS["kimi"].capabilities.hooks_to_install
+    assert standing is not None and all(STANDING in line for line in _commands(standing({"HOME": "/h"}).hooks))
     assert LINE_SIGN == "wal-agent:allow) exit 0;;", (
         "lines that were installed by an earlier wal-agent have these words"
     )
@@ -298,7 +301,11 @@ def test_a_hook_that_its_agent_did_not_wait_for_has_its_say() -> None:
         tool.wait()
 
 
-@pytest.mark.parametrize("words", ["", "agent --now", f"sh -c {LINE_SIGN}"], ids=["gone", "just forked", "hook"])
+@pytest.mark.parametrize(
+    "words",
+    ["", "agent --now", f"sh -c {LINE_SIGN}", f"sh -c {STANDING}"],
+    ids=["gone", "just forked", "hook", "hook in settings"],
+)
 def test_what_may_be_a_hook_is_no_process_of_a_call(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     """I8: a hook that ends between two reads was taken for the tool, and a person's No for a stop of it."""
     agent, shell = 7, 8

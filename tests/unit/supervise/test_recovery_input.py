@@ -25,11 +25,10 @@ from wal_agent.conversation.tasks import task_job
 from wal_agent.evidence import collector
 from wal_agent.evidence.collector import assess_nested_run
 from wal_agent.evidence.model import NestedRun, Step
-from wal_agent.records import AgentStarted, AnyRecord, Cause, End, Intent, Payload, Recovery, Turn
+from wal_agent.records import MAX_PROMPT, AgentStarted, AnyRecord, Cause, End, Intent, Payload, Recovery, Turn
 from wal_agent.recovery.prompt import FinishedCall, LostCall, LostCalls, PromptInput, Templates, render_prompt
 from wal_agent.recovery.report import MissingEffects
 from wal_agent.supervise import machine
-from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.recovery_input import (
     InnerCommand,
     InnerRuns,

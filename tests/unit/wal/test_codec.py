@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -16,7 +16,7 @@ from wal_agent.budget import FOREIGN, Budget
 from wal_agent.errors import Damaged, Newer
 from wal_agent.records import AnyRecord, Edit, FileDelta, Payload, RunEnded, Turn
 from wal_agent.wal import codec
-from wal_agent.wal.state import FileState, MessageAt, OpenCall, PlanCall, State
+from wal_agent.wal.state import FileState, MessageAt, OpenCall, PlanCall, RecentCall, State, UnloggedCall
 
 words = st.text(max_size=20)
 numbers = st.integers(0, 2**53)
@@ -45,6 +45,13 @@ def test_round_trip(records: list[AnyRecord]) -> None:
     found = codec.decode_segment(written(records), job="j", seq=3)
     assert list(found.records) == records
     assert (found.format, found.epoch, found.seq, found.run, found.prev, found.time) == (1, 2, 3, "r", b"p" * 32, 9.5)
+
+
+def test_a_tag_is_one_field_more_and_of_one_kind_of_object() -> None:
+    made = codec.encode_segment(codec.Author("j", 2, "r", b"k" * 32), seq=3, prev=b"p" * 32, time=9.5, records=[])
+    assert codec.decode_segment(made, job="j", seq=3).tag
+    assert codec.is_tagged(made, b"k" * 32, "segment") and not codec.is_tagged(made, b"k" * 32, "snapshot")
+    assert not codec.is_tagged(made, b"l" * 32, "segment") and not codec.is_tagged(written([]), b"k" * 32, "segment")
 
 
 @settings(deadline=None)
@@ -221,3 +228,19 @@ def test_a_snapshot_is_written_up_to_the_size_that_is_read(monkeypatch: pytest.M
     monkeypatch.setattr(codec, "FOREIGN", Budget(snapshot=size - 1))
     with pytest.raises(ValueError, match="more than readers take"):
         codec.encode_snapshot(snapshot)
+
+
+@pytest.mark.parametrize(
+    ("how", "today"), [("", ""), ("done", "done"), ("denied", "refused"), ("acknowledged", "resolved")]
+)
+def test_a_snapshot_of_an_older_version_is_read_with_today_s_endings(
+    how: Literal["", "done", "denied", "acknowledged"], today: str
+) -> None:
+    """I8: the end of a call is the same in a state from a snapshot as in one from the log's segments."""
+    recent = RecentCall(1, "Write", "mutation", 1.0, b"{}", 2, how)
+    unlogged = (UnloggedCall(1, intent(1), how),) if how else ()
+    made = codec.Snapshot(
+        format=1, job="j", seq=3, hash=bytes(32), state=State(recent=(recent,), unlogged=unlogged), time=1.0
+    )
+    state = codec.decode_snapshot(codec.encode_snapshot(made), job="j", seq=3).state
+    assert [c.how for c in state.recent] == [today] and {c.how for c in state.unlogged} <= {today}

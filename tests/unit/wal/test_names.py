@@ -69,6 +69,16 @@ def test_a_display_name_whose_job_is_gone_can_be_taken(bucket: MemoryBucket) -> 
     assert stored(bucket) == {"nightly": "two"}
 
 
+def test_so_many_display_names_and_no_more(bucket: MemoryBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I9."""
+    monkeypatch.setattr(names, "MAX_NAMES", 1)
+    rename(bucket, "one", "nightly")
+    with pytest.raises(UsageError, match="the most"):
+        rename(bucket, "two", "daily")
+    rename(bucket, "one", "weekly")
+    assert stored(bucket) == {"weekly": "one"}
+
+
 def test_an_own_name_goes_before_a_display_name(bucket: MemoryBucket, tmp_path: Path) -> None:
     """Who writes the bucket cannot lead a command for a job of this person to another job."""
     write(bucket, {"format": 1, "names": {"one": "two", "mine": "two"}})

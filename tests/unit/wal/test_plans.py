@@ -20,7 +20,7 @@ def asked(*queries: str, before: bytes | None = None) -> bytes | None:
     """The list behind these calls of Copilot's `sql`."""
     for query in queries:
         stated = ("sql", before) if before is not None else None
-        before = plan_behind("sql", json.dumps({"query": query}).encode(), b"", stated) or before
+        before = plan_behind("copilot", "sql", json.dumps({"query": query}).encode(), b"", stated) or before
     return before
 
 
@@ -45,7 +45,8 @@ def test_copilots_table_is_the_plan() -> None:
         ("Test", "in_progress"),
     ]
     assert steps(asked(MADE, "DELETE FROM todos WHERE id = 'a'")) == [("Copy the users", "pending")]
-    assert plan_behind("sql", json.dumps({"query": read}).encode(), b"", None) is None, "a look states no plan"
+    assert plan_behind("copilot", "sql", json.dumps({"query": read}).encode(), b"", None) is None, "a look states none"
+    assert plan_behind("pi", "sql", json.dumps({"query": MADE}).encode(), b"", None) is None, "any database"
     again = asked(MADE, done, MADE)
     assert steps(again)[0][1] == "pending", "what took a row that was there is of another session, with a new table"
 
@@ -79,13 +80,14 @@ def test_a_cross_join_is_ended() -> None:
     rows = ", ".join(f"('{n}', 't')" for n in range(400))
     many = asked(f"INSERT INTO todos (id, title) VALUES {rows}")
     join = "UPDATE todos SET title = (SELECT count(*) FROM todos a, todos b, todos c, todos d, todos e)"
-    assert asked(join, before=many) == many
+    done = "UPDATE todos SET status = 'done' WHERE id = '1'"
+    assert asked(f"{done}; {join}", before=many) == asked(done, before=many) != many
 
 
 def test_a_question_for_the_list_leaves_it() -> None:
     """Kimi's TodoList without `todos` answers with the list."""
-    assert plan_behind("TodoList", b"{}", b"", None) is None
-    assert plan_behind("TodoList", b'{"todos": []}', b"", None) == b'{"todos": []}'
+    assert plan_behind("kimi", "TodoList", b"{}", b"", None) is None
+    assert plan_behind("kimi", "TodoList", b'{"todos": []}', b"", None) == b'{"todos": []}'
 
 
 FIELDS = st.sampled_from(["todos", "plan", "query", "subject", "taskId", "status", "id"])
@@ -103,5 +105,5 @@ TOOLS = sorted(PLAN_TOOLS | {"sql"})
 def test_any_call_leaves_a_plan_or_none(
     tool: str, input: bytes, result: bytes, before: tuple[str, bytes] | None
 ) -> None:
-    plan = plan_behind(tool, input, result, before)
+    plan = plan_behind("copilot", tool, input, result, before)
     assert plan is None or (len(plan) <= MAX_PLAN and isinstance(json.loads(plan), dict))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -24,10 +25,12 @@ from wal_agent.wal import codec, lease, reader
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.reader import (
+    Damage,
     KnownEnd,
     Replay,
     Tail,
     check_end,
+    is_signed,
     iter_readable,
     iter_replays_back,
     iter_segments,
@@ -83,6 +86,25 @@ def a_log(appends: int = 5) -> tuple[World, OpenedJob]:
         drain(job)
         world.clock.at += 1
     return world, job
+
+
+def test_a_log_is_signed_by_its_last_segment_and_its_snapshot() -> None:
+    key, other = bytes(32), b"o" * 32
+
+    def tagged(sign: bytes) -> bytes:
+        return codec.encode_segment(codec.Author("j", 2, "r", sign), seq=7, prev=b"p" * 32, time=9.5, records=[])
+
+    def of_snapshot(sign: bytes) -> bytes:
+        made = codec.Snapshot(format=1, job="j", seq=6, hash=b"h" * 32, state=State(), time=9.0)
+        return codec.encode_snapshot(made, sign)
+
+    signed = Replay(last=tagged(key))
+    assert is_signed(signed, key) and not is_signed(signed, b"") and not is_signed(signed, other)
+    assert not is_signed(Replay(last=tagged(b"")), key) and not is_signed(Replay(last=b"x"), key)
+    assert not is_signed(msgspec.structs.replace(signed, damage=Damage(7, "x", 6, 9.0)), key)
+    for base, whole in ((key, True), (b"", False), (other, False)):
+        assert is_signed(Replay(last=tagged(key), snapshot=6, base=of_snapshot(base)), key) is whole
+    assert not is_signed(Replay(last=tagged(other), snapshot=6, base=of_snapshot(key)), key)
 
 
 def test_replay_up_to_a_record() -> None:
@@ -703,6 +725,26 @@ def test_a_sound_log_is_listed_once_and_each_record_read_once() -> None:
     assert (found.seq, found.segments_read) == (4, 4)
     assert sorted(bucket.lists) == [(KEYS.log, ""), (KEYS.snapshots, "")]
     assert sorted(bucket.gets) == [KEYS.segment(seq) for seq in range(1, 5)]
+
+
+@pytest.mark.parametrize(("url", "ahead"), [("file:///b", False), ("memory://", False), ("s3://b", True)])
+def test_only_of_a_bucket_far_away_threads_read_ahead(url: str, ahead: bool, tmp_path: Path) -> None:
+    """A thread costs more than to read a file does."""
+    world, job = a_log(3)
+    snapshots(world, job, tmp_path).take()
+    by = set[threading.Thread]()
+
+    class Threads(Asked):
+        def get(self, key: str) -> Object:
+            by.add(threading.current_thread())
+            return super().get(key)
+
+    bucket = Threads(world)
+    bucket.url = url
+    for read in (lambda: [*iter_readable(bucket, KEYS)], lambda: replay(bucket, KEYS)):
+        by.clear()
+        read()
+        assert (by != {threading.current_thread()}) is ahead
 
 
 def test_what_was_read_up_to_there_is_not_read_again() -> None:

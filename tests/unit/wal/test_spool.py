@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.unit.supervise.crew import PATIENCE
 from tests.unit.wal.spooling import Disk, call, calls, cut_off, down, openings, spooled, up
 from tests.unit.wal.world import FIELDS, World, claim, drain, end, intent
-from wal_agent.errors import ConfigError, Exhausted, LeaseHeld
+from wal_agent.errors import ConfigError, Damaged, Exhausted, LeaseHeld
 from wal_agent.supervise.lease_keeper import AcquireOptions, Interrupted, acquire_job
 from wal_agent.supervise.options import Screen
 from wal_agent.wal import spool as spools
@@ -393,6 +393,14 @@ def test_what_the_bucket_did_not_take_at_the_end_is_spooled_at_once(disk: Disk, 
     assert close_job(job, "released", budget=0.0) == "left" and job.spool.count == 1
 
 
+def test_a_record_that_cannot_be_read_is_not_passed_over(folder: Path) -> None:
+    """I3."""
+    spool = made(folder)
+    spool.store(2, b"x")
+    with pytest.raises(Damaged, match="record 2"):
+        spool.read()
+
+
 def test_a_spool_that_cannot_be_locked_stops_the_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """R9: what it holds must not be passed over."""
     spool = made(folder)
@@ -402,5 +410,34 @@ def test_a_spool_that_cannot_be_locked_stops_the_start(folder: Path, monkeypatch
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(spools, "try_lock", refuse)
+    descriptors = len([*Path("/dev/fd").iterdir()])
     with pytest.raises(ConfigError, match="No locks available"):
         Spool.adopt(folder, str(spool.folder), OWNER)
+    assert len([*Path("/dev/fd").iterdir()]) == descriptors
+
+
+def test_what_cannot_be_set_aside_stops_the_start_and_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R9: else the new epoch that the start begins next removes the records."""
+    spool, real = made(folder), os.rename
+    spool.store(2, b"x")
+
+    def refuse(old: str, new: str, **at: int) -> None:
+        if old == f"{1:020d}":
+            raise OSError(errno.EROFS, "Read-only file system")
+        real(old, new, **at)
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(ConfigError, match="Read-only"):
+        spool.set_aside(1)
+    assert spools.count_segments(spool.folder) == 1
+    assert spool_presence(folder, str(folder / "shop-a.aside-1"), OWNER) == "free"
+
+
+def test_what_is_set_aside_is_durable_in_its_new_folder_before_it_leaves_the_old(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R9: a power cut in between loses nothing."""
+    spool, synced = made(folder), list[bool]()
+    monkeypatch.setattr(spools, "sync", lambda fd: synced.append(f"{1:020d}" in [e.name for e in os.scandir(fd)]))
+    spool.set_aside(1)
+    assert synced[-2:] == [True, False]

@@ -11,6 +11,7 @@ from tests.unit.wal.test_codec import some_records
 from tests.unit.wal.world import World, end, intent
 from wal_agent.records import (
     AgentStarted,
+    Answer,
     AnyRecord,
     Compaction,
     CompactionDone,
@@ -20,6 +21,8 @@ from wal_agent.records import (
     Handoff,
     Intent,
     Payload,
+    Recovery,
+    RunsOn,
     Turn,
     Workspace,
 )
@@ -52,9 +55,29 @@ def test_any_records_in_any_order(records: list[AnyRecord]) -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State) == state
 
 
+def test_recoveries_are_counted_and_the_last_is_kept() -> None:
+    made = [Recovery(time=float(n), from_epoch=n, verdicts=(), told="") for n in (1, 2)]
+    state = apply_all(State(), 1, 1, made)
+    assert (state.recoveries, state.recovery) == (2, made[-1])
+
+
 def test_a_call_ends_once() -> None:
     state = apply_all(State(), 1, 1, [intent(1), end(1, 5.0), end(1, 6.0), end(9)])
     assert state.open == () and [c.end.time for c in state.unsettled] == [5.0]
+
+
+def test_what_is_open_is_asked_about_until_something_has_looked() -> None:
+    """I8. What is meant to serve is never asked about."""
+    server = RunsOn(time=1.0, call=4, by="hook", why="serves", serves=True)
+    look = msgspec.structs.replace(intent(3), cls="read_only")
+    looked = [Answer(time=1.0, call=n, looked=(9,)) for n in (2, 3, 4)]
+    state = apply_all(State(), 1, 1, [*map(intent, (1, 2)), look, *map(intent, (4, 5)), server, *looked])
+    state = apply(state, 1, 1, Answer(time=1.0, call=5))
+    assert [[c.intent.call for c in found] for found in (state.unanswered, state.unlooked, state.unproven)] == [
+        [1],
+        [1, 5],
+        [2],
+    ]
 
 
 def captured(settled: int) -> FileDelta:

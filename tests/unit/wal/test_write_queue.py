@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 
 import pytest
 
@@ -58,18 +57,17 @@ def test_a_callback_runs_once_whichever_thread_is_faster() -> None:
 
 @pytest.mark.parametrize("what", ["acked", "spooled", "failed"])
 def test_a_waiter_is_woken_by_every_decision(what: str) -> None:
+    """One that is not waits longer than a test may take."""
     ticket = Ticket()
     assert ticket.wait(0) == "undecided"
     act = {"acked": lambda: ticket.ack(3), "spooled": ticket.spool, "failed": lambda: ticket.fail(Fenced("gone"))}[what]
     timer = threading.Timer(0.05, act)
     timer.start()
-    began = time.monotonic()
     if what == "failed":
         with pytest.raises(Fenced):
-            ticket.wait(20)
+            ticket.wait(3600)
     else:
-        assert ticket.wait(20) == what
-    assert time.monotonic() - began < 10
+        assert ticket.wait(3600) == what
     timer.join()
 
 

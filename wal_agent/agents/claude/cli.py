@@ -67,6 +67,51 @@ _COUNT = "cleanupPeriodDays skillListingMaxDescChars totalTokensReminderBudget"
 _ANY = """autoCompactWindow editorMode effortLevel footerLinksRegexes forceLoginGatewayUrl forceLoginMethod
     preferredNotifChannel strictPluginOnlyCustomization teammateMode theme ultracode viewMode"""
 
+SYNTAX = Syntax.of(
+    value="""agent agents append-system-prompt append-system-prompt-file debug-file effort fallback-model input-format
+        json-schema max-budget-usd model name output-format permission-mode plugin-dir plugin-url session-id
+        remote-control-session-name-prefix setting-sources settings system-prompt system-prompt-file
+        advisor agent-color agent-id agent-name agent-type deep-link-cwd-b64 deep-link-last-fetch deep-link-repo
+        managed-settings max-thinking-tokens max-turns parent-session-id permission-prompt-tool plan-mode-instructions
+        plugin-dir-no-mcp prefill prefill-b64 resume-session-at rewind-files sdk-url task-budget team-name
+        teammate-mode thinking thinking-display workload""",
+    maybe="debug from-pr prompt-suggestions remote-control resume worktree cloud rc remote teleport",
+    many="""add-dir allowedTools allowed-tools betas disallowedTools disallowed-tools file mcp-config tools channels
+        dangerously-load-development-channels""",
+    short="c=continue d=debug h=help n=name p=print r=resume v=version w=worktree",
+)
+_COMMANDS = "auth auto-mode doctor gateway install mcp plugin plugins project setup-token ultrareview update upgrade"
+COMMANDS = frozenset(_COMMANDS.split())
+SERVES = frozenset(("agents", "rc", "remote-control"))  # begin sessions that no hook of this run would report
+NO_SESSION = frozenset(("version", "help", "init-only"))
+STREAM = frozenset(("input-format", "replay-user-messages"))
+PROMPT_OPTIONS = frozenset(("", "prefill", "prefill-b64")) | STREAM
+SESSION_OPTIONS = frozenset(
+    ("resume", "continue", "session-id", "fork-session", "from-pr", "resume-session-at", "rewind-files")
+)
+
+SESSION = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+MANAGED = Path("/Library/Application Support/ClaudeCode" if sys.platform == "darwin" else "/etc/claude-code")
+_LIMIT = 1 << 22  # bytes of a settings file
+_NOTHING = "so no tool call could be logged. Nothing was run."
+_ELSEWHERE = {
+    "bg": "runs the session in the background, away from wal-agent",
+    "background": "runs the session in the background, away from wal-agent",
+    "cloud": "runs the session in the cloud, where wal-agent cannot save it",
+    "remote": "runs the session in the cloud, where wal-agent cannot save it",
+    "teleport": "takes the session from the cloud into a folder of its own choice",
+    "sdk-url": "takes its sessions from another program; wal-agent does not save those",
+    "worktree": "makes Claude Code work in another folder than the one that wal-agent saves. Make the worktree first "
+    "and start wal-agent in it",
+    "no-session-persistence": "keeps the session from being written, so it could not be saved",
+}
+_SWITCHES = {"CLAUDE_CODE_SIMPLE": "as --bare does", "CLAUDE_CODE_SAFE_MODE": "as --safe-mode does"}
+
+PROGRAM = Program("claude", "@anthropic-ai/claude-code")
+_SYSTEM = ("append-system-prompt", "append-system-prompt-file")
+_AGAIN = "CLAUDE_CODE_RESUME_INTERRUPTED_TURN"
+ADAPTER = Program("claude-agent-acp", "@agentclientprotocol/claude-agent-acp")
+
 
 def anything(_: Any) -> bool:
     return True
@@ -258,29 +303,6 @@ def check_settings(values: dict[str, Any]) -> None:
             raise ValueError(f"its {name} is none that Claude Code takes")
 
 
-SYNTAX = Syntax.of(
-    value="""agent agents append-system-prompt append-system-prompt-file debug-file effort fallback-model input-format
-        json-schema max-budget-usd model name output-format permission-mode plugin-dir plugin-url session-id
-        remote-control-session-name-prefix setting-sources settings system-prompt system-prompt-file
-        advisor agent-color agent-id agent-name agent-type deep-link-cwd-b64 deep-link-last-fetch deep-link-repo
-        managed-settings max-thinking-tokens max-turns parent-session-id permission-prompt-tool plan-mode-instructions
-        plugin-dir-no-mcp prefill prefill-b64 resume-session-at rewind-files sdk-url task-budget team-name
-        teammate-mode thinking thinking-display workload""",
-    maybe="debug from-pr prompt-suggestions remote-control resume worktree cloud rc remote teleport",
-    many="""add-dir allowedTools allowed-tools betas disallowedTools disallowed-tools file mcp-config tools channels
-        dangerously-load-development-channels""",
-    short="c=continue d=debug h=help n=name p=print r=resume v=version w=worktree",
-)
-_COMMANDS = "auth auto-mode doctor gateway install mcp plugin plugins project setup-token ultrareview update upgrade"
-COMMANDS = frozenset(_COMMANDS.split())
-SERVES = frozenset(("agents", "rc", "remote-control"))  # begin sessions that no hook of this run would report
-NO_SESSION = frozenset(("version", "help", "init-only"))
-STREAM = frozenset(("input-format", "replay-user-messages"))
-PROMPT_OPTIONS = frozenset(("", "prefill", "prefill-b64")) | STREAM
-SESSION_OPTIONS = frozenset(
-    ("resume", "continue", "session-id", "fork-session", "from-pr", "resume-session-at", "rewind-files")
-)
-
 parse_args = SYNTAX.read
 
 
@@ -292,24 +314,6 @@ def subcommand(args: Sequence[str]) -> str:
     prints = is_given(given, "print") or "-p" in args or "--print" in args
     known = first is not None and first.words[0] != "--" and first.value in COMMANDS | SERVES
     return first.value if first is not None and known and not prints else ""
-
-
-SESSION = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-MANAGED = Path("/Library/Application Support/ClaudeCode" if sys.platform == "darwin" else "/etc/claude-code")
-_LIMIT = 1 << 22
-_NOTHING = "so no tool call could be logged. Nothing was run."
-_ELSEWHERE = {
-    "bg": "runs the session in the background, away from wal-agent",
-    "background": "runs the session in the background, away from wal-agent",
-    "cloud": "runs the session in the cloud, where wal-agent cannot save it",
-    "remote": "runs the session in the cloud, where wal-agent cannot save it",
-    "teleport": "takes the session from the cloud into a folder of its own choice",
-    "sdk-url": "takes its sessions from another program; wal-agent does not save those",
-    "worktree": "makes Claude Code work in another folder than the one that wal-agent saves. Make the worktree first "
-    "and start wal-agent in it",
-    "no-session-persistence": "keeps the session from being written, so it could not be saved",
-}
-_SWITCHES = {"CLAUDE_CODE_SIMPLE": "as --bare does", "CLAUDE_CODE_SAFE_MODE": "as --safe-mode does"}
 
 
 def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
@@ -475,11 +479,6 @@ def _true(value: Any) -> bool:
     return str(value).lower().strip() in ("1", "true", "yes", "on")
 
 
-PROGRAM = Program("claude", "@anthropic-ai/claude-code")
-_SYSTEM = ("append-system-prompt", "append-system-prompt-file")
-_AGAIN = "CLAUDE_CODE_RESUME_INTERRUPTED_TURN"
-
-
 locate = PROGRAM.locate
 
 
@@ -532,9 +531,6 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     extra = {_AGAIN: ""} if _AGAIN in env else {}
     argv = (str(cli.path), *ours, *to_words(given), *behind)
     return Command(argv, extra, prompted and not interactive)
-
-
-ADAPTER = Program("claude-agent-acp", "@agentclientprotocol/claude-agent-acp")
 
 
 def acp_server(cli: Cli, args: Sequence[str], env: Env, folder: Path) -> Command:

@@ -59,6 +59,30 @@ EVENTS = (
 )
 ASKS = ("agent_needs_input", "permission_prompt")  # Notifications: no PermissionRequest reports what auto mode asks
 
+# Copies for the display: the input has the same, or the file.
+_COPIES = {"originalFile", "structuredPatch", "oldString", "newString", "content"}
+_WRITERS = {"Write", "Edit", "MultiEdit", "NotebookEdit"}
+
+NOTIFICATION = "<task-notification>"
+_RUNNERS = ("Bash", "PowerShell", "Monitor")
+INTERRUPTED = "it was interrupted; it may have begun"
+TIMED_OUT = "it was stopped at its time limit"
+TIME_LIMIT = re.compile(r"^Command timed out after \d", re.MULTILINE)
+_FIELDS = msgspec_compat.of_json(dict[str, msgspec.Raw])
+SPEAKING = ("SessionStart", "UserPromptSubmit", "PostToolUse", "PostToolUseFailure", "Stop")
+
+SETTINGS = "WAL_AGENT_CLAUDE_SETTINGS"  # for `command`: the path of this run's settings; the protocol is beside them
+SWITCHES = ("CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_SAFE_MODE", "CLAUDE_CODE_SKIP_PROMPT_HISTORY")
+# Settings that a file written while Claude runs must not change: Claude reads them again, and these take precedence
+# over the user's, the project's and the local ones. At the start none of those has them on, or nothing is run (cli.py).
+STAY_ON: dict[str, Any] = {"disableAllHooks": False, "env": dict.fromkeys(SWITCHES, "0")}
+FIRM = {"PreToolUse", "PostToolUse", "PostToolUseFailure"}  # may wait for the bucket; the others are answered at once
+
+# Claude itself is started with `--settings` in the run's folder.
+_RUNS_OWN = (
+    'case "$(ps -ww -o args= -p "$PPID" 2>/dev/null)" in *"${WAL_AGENT_SOCKET%/hook.sock}/"*) true;; *) false;; esac'
+)
+
 
 class _Hook(msgspec.Struct):
     session_id: SessionId
@@ -117,11 +141,6 @@ class _End(_Hook):
     reason: str | None = None
 
 
-# Copies for the display: the input has the same, or the file.
-_COPIES = {"originalFile", "structuredPatch", "oldString", "newString", "content"}
-_WRITERS = {"Write", "Edit", "MultiEdit", "NotebookEdit"}
-
-
 def _start(p: _Start) -> HookEvent:
     """After a compaction it may be in a turn, so it is no start."""
     if p.source != "compact":
@@ -170,9 +189,6 @@ def _text(value: bytes) -> str:
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return str(msgspec.json.decode(value))
     return ""
-
-
-NOTIFICATION = "<task-notification>"
 
 
 def typed_prompt(prompt: str) -> str:
@@ -246,12 +262,7 @@ class _Shell(msgspec.Struct):
         return not self.interrupted and self.returned is None and not self.task
 
 
-_RUNNERS = ("Bash", "PowerShell", "Monitor")
-INTERRUPTED = "it was interrupted; it may have begun"
-TIMED_OUT = "it was stopped at its time limit"
-TIME_LIMIT = re.compile(r"^Command timed out after \d", re.MULTILINE)
 _SHELL = msgspec_compat.of_json(_Shell)
-_FIELDS = msgspec_compat.of_json(dict[str, msgspec.Raw])
 
 
 def _shell_result(response: bytes) -> _Shell | None:
@@ -279,19 +290,12 @@ def _keep(event: str, words: str) -> bytes:
     return refuse_answer(json.dumps({"keep": words}))
 
 
-SPEAKING = ("SessionStart", "UserPromptSubmit", "PostToolUse", "PostToolUseFailure", "Stop")
 # `stop` has no spelling: with `"continue": false` beside the denial the turn continues all the same, and without the
 # denial the tool even runs.
 render = renderer(
     {"PreToolUse": permission_deny, "PreCompact": _block},
     {"PreCompact": _keep, **dict.fromkeys(SPEAKING, speaking_answer)},
 )
-SETTINGS = "WAL_AGENT_CLAUDE_SETTINGS"  # for `command`: the path of this run's settings; the protocol is beside them
-SWITCHES = ("CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_SAFE_MODE", "CLAUDE_CODE_SKIP_PROMPT_HISTORY")
-# Settings that a file written while Claude runs must not change: Claude reads them again, and these take precedence
-# over the user's, the project's and the local ones. At the start none of those has them on, or nothing is run (cli.py).
-STAY_ON: dict[str, Any] = {"disableAllHooks": False, "env": dict.fromkeys(SWITCHES, "0")}
-FIRM = {"PreToolUse", "PostToolUse", "PostToolUseFailure"}  # may wait for the bucket; the others are answered at once
 
 
 def claude_home(env: Env) -> Path:
@@ -363,12 +367,6 @@ def merge_settings(ours: Path, users: dict[str, Any]) -> Path:
         both["permissions"] = {**theirs, "allow": allow}
     place.write_text(json.dumps(both, indent=1))
     return place
-
-
-# Claude itself is started with `--settings` in the run's folder.
-_RUNS_OWN = (
-    'case "$(ps -ww -o args= -p "$PPID" 2>/dev/null)" in *"${WAL_AGENT_SOCKET%/hook.sock}/"*) true;; *) false;; esac'
-)
 
 
 def hooks_to_install(env: Env) -> HooksToInstall:

@@ -9,6 +9,7 @@ from pathlib import Path
 from wal_agent.agents.base import Rehearsal
 from wal_agent.rehearsal.dialects import Anthropic
 from wal_agent.rehearsal.model import Call
+from wal_agent.safefs import real_path
 
 KEY = "sk-ant-scripted-000000000000000000000000"
 
@@ -19,7 +20,7 @@ def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
         "theme": "dark",
         "bypassPermissionsModeAccepted": True,
         "customApiKeyResponses": {"approved": [KEY[-20:]], "rejected": []},
-        "projects": {str(workspace.resolve()): {"hasTrustDialogAccepted": True}},
+        "projects": {str(real_path(workspace)): {"hasTrustDialogAccepted": True}},
     }
     place = home / ".claude.json"
     if not place.exists():  # Claude keeps its own state there

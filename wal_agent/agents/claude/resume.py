@@ -55,6 +55,10 @@ IMAGE = "[an image, which is not kept; look at it again if it is needed]"
 MODEL = "claude-unknown"  # where no other line names the model
 _KEPT = ("userType", "entrypoint", "version", "gitBranch")
 
+EMPTY = "<system-reminder>Warning: the file exists but the contents are empty.</system-reminder>"
+_COMMAND = re.compile(r"<command-name>(/[^<]*)</command-name>.*?<command-args>(.*?)</command-args>", re.DOTALL)
+OWN = "<task-notification>"  # what Claude puts into its queue itself
+
 
 def put_back(read: Session, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> int:
     """Give calls without a result theirs, and add those that are missing, in the log's order; return how many."""
@@ -242,9 +246,6 @@ def result_text(result: bytes, tool: str = "") -> str:
     return _shown_text(value.get("content")) or json.dumps(value, ensure_ascii=False)
 
 
-EMPTY = "<system-reminder>Warning: the file exists but the contents are empty.</system-reminder>"
-
-
 def _numbered(file: Json) -> str:
     """Return a file's lines as `Read` shows them."""
     first = file.get("startLine")
@@ -289,9 +290,6 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
     )
 
 
-_COMMAND = re.compile(r"<command-name>(/[^<]*)</command-name>.*?<command-args>(.*?)</command-args>", re.DOTALL)
-
-
 def _prompts(read: Session) -> Iterator[str]:
     """Yield what a person typed: prompts, slash commands as typed, and what was queued and then read or taken back."""
     for e in read.entries:
@@ -314,9 +312,6 @@ def _timers(read: Session) -> tuple[str, ...]:
     """Return the ids of the jobs of CronCreate, which Claude runs again once it has resumed a session with them."""
     results = (as_object(e.value.get("toolUseResult")) for e in read.entries if e.kind == "user")
     return tuple(id for each in results if (id := as_text(each.get("id"))))
-
-
-OWN = "<task-notification>"  # what Claude puts into its queue itself
 
 
 def take_queued(read: Session) -> tuple[str, ...]:

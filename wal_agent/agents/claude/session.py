@@ -44,6 +44,36 @@ from wal_agent.safefs import Buffer, Pieces, open_plain
 _YEAR_9999 = 253_402_300_800_000  # milliseconds since 1970
 CHAIN = ("user", "assistant", "attachment", "system")
 
+_PIECE = 1 << 16  # bytes that are read at a time
+_LIMIT = 1 << 23  # bytes at the beginning of a session file
+MAIN = "session.jsonl"
+OTHERS = ("subagents/any.jsonl",)  # a name in the folder of the session's other files with calls
+_BESIDE = ("subagents", "tool-results")  # in a folder of the session's name beside its main file
+_OWN = ("tasks", "file-history")  # in a folder of the session's name in theirs
+_LONGEST = 200  # characters of a folder's name for a project, before the hash
+
+# Claude's messages for calls that a user or a rule refused. Those that Esc interrupted have the message of a refusal at
+# the dialog.
+_CANCELLED = ("The user doesn't want to proceed with this tool use", "The user doesn't want to take this action")
+_REFUSED = ("Claude requested permissions to ", "Permission to use ", "Permission for this action ")
+_HOOK = re.compile(r"PreToolUse:\S+ hook error: ")  # a hook refused it; up to 2.1.197 only one that exited with 2
+# At a resume, 2.1.330 writes a result of its own for each call that has none: the outcome is unknown, so it resolves
+# nothing (I8), and the log's result replaces it. A fork does the same for calls that the copied session had open.
+_NO_OUTCOME = ("[Tool call interrupted", "[Tool call result not in this copy")
+
+_TASK = re.compile(r"<task-id>([\w.-]{1,100})</task-id>")
+_TASK_STATUS = re.compile(r"<status>(\w+)</status>")
+_TASK_ENDS: dict[str, Status] = {"completed": "done", "failed": "failed", "killed": "cancelled", "stopped": "cancelled"}
+
+# Claude Code's own sentences around a summary: nothing of the conversation.
+_FRAME = re.compile(
+    r"\AThis session is being continued from [^\n]*\s*(?:<system-reminder>.*?</system-reminder>\s*)?(?:Summary:)?"
+    r"|\s*If you need specific details from before compaction.*\Z",
+    re.DOTALL,
+)
+
+_STOPPED = "[Request interrupted by user"
+
 
 class Entry(LineRecord):
     """One line. A line that is not touched keeps its bytes."""
@@ -162,10 +192,6 @@ def _spelled(at: datetime) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-_PIECE = 1 << 16
-_LIMIT = 1 << 23
-
-
 def has_messages(path: Path) -> bool:
     """Return whether a regular file begins a conversation. Only its beginning is read (I9)."""
     torn: list[bytes] = []  # pieces of a line whose end is not read yet
@@ -189,13 +215,6 @@ def is_turn(record: Json | None) -> bool:
     if record is None or record.get("type") != "user" or record.get("isMeta") or record.get("isSidechain"):
         return False
     return isinstance(record.get("message"), dict)
-
-
-MAIN = "session.jsonl"
-OTHERS = ("subagents/any.jsonl",)  # a name in the folder of the session's other files with calls
-_BESIDE = ("subagents", "tool-results")  # in a folder of the session's name beside its main file
-_OWN = ("tasks", "file-history")  # in a folder of the session's name in theirs
-_LONGEST = 200  # characters of a folder's name for a project, before the hash
 
 
 def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
@@ -280,16 +299,6 @@ def _base(kind: str, session: str, workspace: Path, env: Env) -> Path:
     return claude_home(env) / kind / session
 
 
-# Claude's messages for calls that a user or a rule refused. Those that Esc interrupted have the message of a refusal at
-# the dialog.
-_CANCELLED = ("The user doesn't want to proceed with this tool use", "The user doesn't want to take this action")
-_REFUSED = ("Claude requested permissions to ", "Permission to use ", "Permission for this action ")
-_HOOK = re.compile(r"PreToolUse:\S+ hook error: ")  # a hook refused it; up to 2.1.197 only one that exited with 2
-# At a resume, 2.1.330 writes a result of its own for each call that has none: the outcome is unknown, so it resolves
-# nothing (I8), and the log's result replaces it. A fork does the same for calls that the copied session had open.
-_NO_OUTCOME = ("[Tool call interrupted", "[Tool call result not in this copy")
-
-
 def seen_calls(appended: bytes) -> list[SeenCall]:
     """Return the results. A result names its call by id; where the call itself is not in these bytes, its tool is
     empty. Subagents' own files have the same form. The uuid identifies a line: some models count calls anew in each
@@ -319,10 +328,6 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
             status: Status = "runs_on" if task else _status(record, result)
             found.append(SeenCall(name, input, status, f"{uuid}/{id}", id, task))
     return found
-
-
-_TASK = re.compile(r"<task-id>([\w.-]{1,100})</task-id>")
-_TASK_STATUS = re.compile(r"<status>(\w+)</status>")
 
 
 def _ended_tasks(record: Json) -> list[SeenCall]:
@@ -378,9 +383,6 @@ def has_no_outcome(record: Json, result: Json) -> bool:
     return record.get("toolDenialKind") == "interrupted" or content_text(result.get("content")).startswith(_NO_OUTCOME)
 
 
-_TASK_ENDS: dict[str, Status] = {"completed": "done", "failed": "failed", "killed": "cancelled", "stopped": "cancelled"}
-
-
 def _status(record: Json, result: Json) -> Status:
     if result.get("is_error") is not True:
         return "cancelled" if as_object(record.get("toolUseResult")).get("interrupted") is True else "done"
@@ -406,14 +408,6 @@ def content_text(content: Any) -> str:
     return "\n".join(part["text"] for part in as_objects(content) if isinstance(part.get("text"), str))
 
 
-# Claude Code's own sentences around a summary: nothing of the conversation.
-_FRAME = re.compile(
-    r"\AThis session is being continued from [^\n]*\s*(?:<system-reminder>.*?</system-reminder>\s*)?(?:Summary:)?"
-    r"|\s*If you need specific details from before compaction.*\Z",
-    re.DOTALL,
-)
-
-
 def compactions(appended: bytes) -> list[Compacted]:
     """Read `compact_boundary` and the summary behind it; what is kept word for word is only named there."""
     found: list[Compacted] = []
@@ -428,9 +422,6 @@ def compactions(appended: bytes) -> list[Compacted]:
             text = content_text(as_object(record.get("message")).get("content"))
             found.append(Compacted(as_text(record.get("uuid")), _FRAME.sub("", text).strip(), text, tokens))
     return found
-
-
-_STOPPED = "[Request interrupted by user"
 
 
 def stopped_turn(appended: bytes) -> bool:

@@ -30,6 +30,7 @@ capabilities = Capabilities(
     headless=("exec",),
     hook_caller="session",
     acp_server=cli.acp_server,
+    forks_travel=False,  # a fork names its beginning by an offset into the other file
     ends_background=True,
     ends_its_calls=True,
     pairs_by_id=True,

@@ -40,6 +40,7 @@ from wal_agent.agents.program import (
     served_by,
     to_words,
 )
+from wal_agent.safefs import real_path
 
 SYNTAX = Syntax.of(
     value="""config enable disable remote remote-auth-token-env model local-provider profile sandbox cd add-dir
@@ -62,6 +63,31 @@ INNER = frozenset(("resume", "fork", "review", "help"))  # of exec
 PICKS = frozenset(
     ["last", "all", "include-non-interactive", "uncommitted", "base", "commit", "title"]
 )  # what to resume or review
+
+ETC = Path("/etc/codex")
+_NAMES = ("hooks", "codex_hooks")  # the feature, and its older name
+_NOTHING = "Nothing was run."
+_UNLOGGED = f"so no tool call could be logged. {_NOTHING}"
+
+PROGRAM = Program(
+    "codex",
+    "@openai/codex",
+    # Seen on 0.144.6: no item_completed in its session files.
+    (Broken("its sessions do not tell how calls ended, nor that a turn began while hooks are off.", below="0.145.0"),),
+)
+_TRIPLES = {
+    ("linux", "x86_64"): ("linux-x64", "x86_64-unknown-linux-musl"),
+    ("linux", "aarch64"): ("linux-arm64", "aarch64-unknown-linux-musl"),
+    ("darwin", "x86_64"): ("darwin-x64", "x86_64-apple-darwin"),
+    ("darwin", "arm64"): ("darwin-arm64", "aarch64-apple-darwin"),
+}
+
+ADAPTER = Program("codex-acp", "@agentclientprotocol/codex-acp")
+
+_LAST = re.compile(rb"^ERROR: (.{1,600})$", re.MULTILINE)
+# Of an account without credit ("Quota exceeded. Check your plan") no time makes more.
+_WAIT = re.compile(r"hit your usage limit|rate limit|high demand|429 too many requests|at capacity", re.IGNORECASE)
+_LONG = re.compile(r"ran out of room in the model's context window", re.IGNORECASE)
 
 
 class ParsedArgs(msgspec.Struct, frozen=True):
@@ -99,11 +125,6 @@ def parse_args(args: Sequence[str]) -> ParsedArgs:
     return ParsedArgs(options, before, command, inner, session, said[0].value if said else "")
 
 
-ETC = Path("/etc/codex")
-_NAMES = ("hooks", "codex_hooks")  # the feature, and its older name
-_NOTHING = "Nothing was run."
-_UNLOGGED = f"so no tool call could be logged. {_NOTHING}"
-
 Found = tuple[str, bool]  # the source, and its value
 
 
@@ -125,7 +146,7 @@ def _elsewhere(given: ParsedArgs, workspace: Path) -> str | None:
             f"and start wal-agent in it. {_NOTHING}"
         )
     folder = last_value(given.options, "cd")
-    if folder is not None and (workspace / folder).resolve() != workspace.resolve():
+    if folder is not None and real_path(workspace / folder) != real_path(workspace):
         return f"--cd {folder} is not the folder that wal-agent saves. Start wal-agent in it instead. {_NOTHING}"
     return None
 
@@ -225,20 +246,6 @@ def _read_toml(path: Path) -> dict[str, Any] | None:
     return read_object(path, lambda data: tomllib.loads(data.decode()))
 
 
-PROGRAM = Program(
-    "codex",
-    "@openai/codex",
-    # Seen on 0.144.6: no item_completed in its session files.
-    (Broken("its sessions do not tell how calls ended, nor that a turn began while hooks are off.", below="0.145.0"),),
-)
-_TRIPLES = {
-    ("linux", "x86_64"): ("linux-x64", "x86_64-unknown-linux-musl"),
-    ("linux", "aarch64"): ("linux-arm64", "aarch64-unknown-linux-musl"),
-    ("darwin", "x86_64"): ("darwin-x64", "x86_64-apple-darwin"),
-    ("darwin", "arm64"): ("darwin-arm64", "aarch64-apple-darwin"),
-}
-
-
 locate = PROGRAM.locate
 
 
@@ -301,9 +308,6 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     return Command((program, *ours, *words, *named), own, prompted and given.headless)
 
 
-ADAPTER = Program("codex-acp", "@agentclientprotocol/codex-acp")
-
-
 def acp_server(cli: Cli, args: Sequence[str], env: Env, folder: Path) -> Command:
     """Codex has no such mode; the protocol's own adapter starts `codex app-server`."""
     program, own = native_program(cli.path)
@@ -322,7 +326,7 @@ def _image_files(words: tuple[str, ...]) -> tuple[str, ...]:
 
 def native_program(path: Path) -> tuple[str, dict[str, str]]:
     """Return the Rust program of an npm installation, and what its launcher adds to the environment."""
-    real = path.resolve()
+    real = real_path(path)
     target = _TRIPLES.get((sys.platform, platform.machine()))
     if real.name != "codex.js" or target is None:
         return str(path), {}
@@ -334,12 +338,6 @@ def native_program(path: Path) -> tuple[str, dict[str, str]]:
         if program.is_file():
             return str(program), {"CODEX_MANAGED_BY_NPM": "1", "CODEX_MANAGED_PACKAGE_ROOT": str(root)}
     return str(path), {}
-
-
-_LAST = re.compile(rb"^ERROR: (.{1,600})$", re.MULTILINE)
-# Of an account without credit ("Quota exceeded. Check your plan") no time makes more.
-_WAIT = re.compile(r"hit your usage limit|rate limit|high demand|429 too many requests|at capacity", re.IGNORECASE)
-_LONG = re.compile(r"ran out of room in the model's context window", re.IGNORECASE)
 
 
 exit_cause = partial(cause_from_last_error, last=_LAST, waits=_WAIT, too_long=_LONG)

@@ -54,6 +54,9 @@ _EVENTS = {
     "web_search_end": fields("type call_id query action"),
 }
 
+_LINE = ("timestamp", "ordinal", "type", "payload")
+_ROLES = ("user", "assistant")  # others give instructions
+
 
 def travels(name: str, workspace: Path) -> Travels:
     return Records(lambda record: _line(record, workspace))
@@ -80,10 +83,6 @@ def _line(record: Json, workspace: Path) -> Json | None:
     if kept is None:
         return None
     return {name: kept if name == "payload" else record[name] for name in record if name in _LINE}
-
-
-_LINE = ("timestamp", "ordinal", "type", "payload")
-_ROLES = ("user", "assistant")  # others give instructions
 
 
 def _item(payload: Json) -> Json | None:

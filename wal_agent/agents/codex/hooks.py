@@ -16,9 +16,10 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,6 +29,7 @@ from wal_agent.agents.hook_line import (
     GONE,
     HOOK_SECONDS,
     MCP_NAME,
+    Entry,
     on,
     outer,
     parser,
@@ -50,6 +52,20 @@ from wal_agent.errors import ConfigError
 from wal_agent.safefs import open_plain, read_end
 
 _TAILS = (1 << 17, 1 << 22)  # bytes from the end: the line is among the last, behind what other calls printed meanwhile
+
+SHELL = "Bash"  # the hooks' name of exec_command and its kin
+_WRONG = re.compile(rb'"(?:Exit code: (?!0\\n)|[^"]{0,80}(?:failed|error)\b)')
+_PREFIX = "Another language model started to solve this problem and produced a summary"
+SPEAKING = ("SessionStart", "UserPromptSubmit", "PostToolUse", "Stop")
+
+MARKER = "WAL_AGENT_CODEX_RUN"  # the run's folder
+FLAGS = "codex-flags.json"
+PROTOCOL = "codex-protocol.json"
+# `write_stdin` fires no hook. Without a terminal a command's stdin is empty, so nothing can be typed into one.
+NO_TTY = "features.unified_exec_tty=false"
+SOURCE = "/<session-flags>/config.toml"
+_TOOLS = ("PreToolUse", "PostToolUse")
+_ALIASES = {"apply_patch": ("Edit", "Write")}  # other names by which a pattern meets a tool
 
 
 def read_exit_code(path: str | None, call_id: str) -> int | None:
@@ -77,13 +93,13 @@ def _exit_code_in(data: bytes, call_id: str) -> int | None:
     return None
 
 
-SHELL = "Bash"  # the hooks' name of exec_command and its kin
-
-
 class _Hook(msgspec.Struct):
     session_id: SessionId
     agent_id: InnerId = ""
-    transcript_path: str | None = None
+    transcript_path: str | None = ""
+
+
+_H = TypeVar("_H", bound=_Hook)
 
 
 class _Compact(_Hook):
@@ -113,9 +129,6 @@ class _Ended(_Tool, kw_only=True):
     tool_response: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
-_WRONG = re.compile(rb'"(?:Exit code: (?!0\\n)|[^"]{0,80}(?:failed|error)\b)')
-
-
 def _check(p: _Tool) -> bytes:
     if bytes(p.tool_input)[:1] != b"{":
         raise ValueError("tool_input is not an object")
@@ -140,9 +153,6 @@ def _ended(p: _Ended) -> base.ToolEnded:
 
 def _starting(p: _Tool) -> base.ToolStarting:
     return base.ToolStarting(p.session_id, p.tool_name, _check(p), p.tool_use_id, p.agent_id, p.cwd)
-
-
-_PREFIX = "Another language model started to solve this problem and produced a summary"
 
 
 def compactions(appended: bytes) -> list[base.Compacted]:
@@ -179,34 +189,30 @@ def _started(p: _Start) -> HookEvent:
     return base.SessionStarted(p.session_id, p.source)
 
 
+def _kept(event: str, payload: type[_H], build: Callable[[_H], HookEvent]) -> tuple[str, Entry]:
+    """Return the entry of an event that means nothing in a thread that Codex keeps no file of, such as the one in which
+    codex-acp has a title made behind the first turn: it is not the session."""
+    return outer(event, payload, lambda p: base.OtherEvent(event) if p.transcript_path is None else build(p))
+
+
 # The smallest set that shows phases and calls. No SessionEnd: Codex waits for it, and Stop has reported what counts.
 _EVENTS = dict(
     (
-        outer("SessionStart", _Start, _started),
-        outer("UserPromptSubmit", _Prompt, lambda p: base.TurnStarted(p.session_id, p.prompt)),
-        outer("PreModelRequest", _Hook, lambda p: base.ModelRequest(p.session_id)),
+        _kept("SessionStart", _Start, _started),
+        _kept("UserPromptSubmit", _Prompt, lambda p: base.TurnStarted(p.session_id, p.prompt)),
+        _kept("PreModelRequest", _Hook, lambda p: base.ModelRequest(p.session_id)),
         ("PreToolUse", on(_Tool, _starting)),
         ("PermissionRequest", on(_Asked, lambda p: base.AwaitingApproval(p.session_id, p.tool_name))),
         ("PostToolUse", on(_Ended, _ended)),
-        outer("Stop", _Hook, lambda p: base.TurnCompleted(p.session_id)),
-        outer("PreCompact", _Compact, lambda p: base.Compacting(p.session_id, done=False, trigger=p.trigger)),
-        outer("PostCompact", _Hook, lambda p: base.Compacting(p.session_id, done=True)),
+        _kept("Stop", _Hook, lambda p: base.TurnCompleted(p.session_id)),
+        _kept("PreCompact", _Compact, lambda p: base.Compacting(p.session_id, done=False, trigger=p.trigger)),
+        _kept("PostCompact", _Hook, lambda p: base.Compacting(p.session_id, done=True)),
     )
 )
 EVENTS = tuple(_EVENTS)
 parse = parser(_EVENTS)
-SPEAKING = ("SessionStart", "UserPromptSubmit", "PostToolUse", "Stop")
 # No denial ends the turn: `continue: false` beside it lets the tool run.
 render = renderer({"PreToolUse": permission_deny}, dict.fromkeys(SPEAKING, speaking_answer))
-
-MARKER = "WAL_AGENT_CODEX_RUN"  # the run's folder
-FLAGS = "codex-flags.json"
-PROTOCOL = "codex-protocol.json"
-# `write_stdin` fires no hook. Without a terminal a command's stdin is empty, so nothing can be typed into one.
-NO_TTY = "features.unified_exec_tty=false"
-SOURCE = "/<session-flags>/config.toml"
-_TOOLS = ("PreToolUse", "PostToolUse")
-_ALIASES = {"apply_patch": ("Edit", "Write")}  # other names by which a pattern meets a tool
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:

@@ -51,6 +51,17 @@ from wal_agent.agents.session_files import (
 )
 from wal_agent.safefs import Buffer, Pieces
 
+# A call that only reads may run before its intent is saved, and the intent be lost.
+NOT_BEGUN = "no record of its start was saved: if it began before the run was lost, it was one that only reads."
+DECLINED = "declined: it did not run."
+SCRIPTS = "The run was lost while several scripts ran. What is known of their calls, together, follows in a message."
+MOVED_ON = "\n[wal-agent: it runs no more."
+_SHELLS = ("exec_command", "shell_command", "shell")
+_HOOKED = (*_SHELLS, "apply_patch")  # tools of which it is known that no call begins without its before-hook
+_NESTED = "exec-"
+_RUNNING = re.compile(RUNS_ON + r" (\d+)")
+_TAG = re.compile(r"^- \[([^\]\n]+)\] ", re.MULTILINE)
+
 
 def head_line(session: str, workspace: Path, time: str) -> bytes:
     about = {
@@ -64,18 +75,6 @@ def head_line(session: str, workspace: Path, time: str) -> bytes:
         "model_provider": None,
     }
     return encode_json({"timestamp": time or EPOCH, "ordinal": 0, "type": "session_meta", "payload": about})
-
-
-# A call that only reads may run before its intent is saved, and the intent be lost.
-NOT_BEGUN = "no record of its start was saved: if it began before the run was lost, it was one that only reads."
-DECLINED = "declined: it did not run."
-SCRIPTS = "The run was lost while several scripts ran. What is known of their calls, together, follows in a message."
-MOVED_ON = "\n[wal-agent: it runs no more."
-_SHELLS = ("exec_command", "shell_command", "shell")
-_HOOKED = (*_SHELLS, "apply_patch")  # tools of which it is known that no call begins without its before-hook
-_NESTED = "exec-"
-_RUNNING = re.compile(RUNS_ON + r" (\d+)")
-_TAG = re.compile(r"^- \[([^\]\n]+)\] ", re.MULTILINE)
 
 
 class Child(msgspec.Struct):

@@ -46,13 +46,39 @@ from wal_agent.agents.session_files import (
     whole_lines,
 )
 from wal_agent.paths import user_home
-from wal_agent.safefs import Buffer
+from wal_agent.safefs import Buffer, real_path
 
 ROLLOUT = re.compile(
     r"rollout-(\d{4})-(\d\d)-(\d\d)T\d\d-\d\d-\d\d-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.jsonl"
 )
 _SESSION = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DAY = 86400
+
+VARIABLE = "CODEX_SQLITE_HOME"
+OUTPUTS = ("function_call_output", "custom_tool_call_output")
+CALLS = ("function_call", "custom_tool_call")
+EXITED = "Process exited with code"
+RUNS_ON = "Process running with session ID"  # at the head of the output of a command that runs on
+_KILLED = 128 + 9  # the exit code of a command that SIGKILL ended
+
+SCRIPT = (
+    "The run was lost while this script ran. What is known of the calls that it made, or one that still ran beside it, "
+    "one by one; calls that are not listed were not made:"
+)
+LOST_SCRIPTS = (
+    "[wal-agent] Calls that scripts made whose own records were lost with the run, and what is known of them:"
+)
+
+_MODELS = ("agent", "unified_exec_startup")  # others: a user's own commands, input typed into a running one
+_TOOLS = dict.fromkeys(("exec_command", "shell_command", "shell"), SHELL)
+_BLOCKED = ("Command blocked by PreToolUse hook",)
+_REFUSED = ("rejected by user", "rejected the", "denied by")
+MAIN = "rollout.jsonl"
+THREADS = "threads"
+_HEAD = 4096  # bytes of a file that name its family
+_FIRST = 1 << 20  # bytes that hold the beginning of a first turn
+_MOST = 1000
+_FAMILY = re.compile(rb'"(session_id|forked_from_id)":"([0-9a-f-]{36})"')
 
 
 def codex_home(env: Env) -> Path:
@@ -126,9 +152,6 @@ def _real(sessions: Path, day: str) -> bool:
     return at.is_dir()
 
 
-VARIABLE = "CODEX_SQLITE_HOME"
-
-
 def indexed_path(id: str, env: Env) -> Path | None:
     """Return the file that the index of this machine names for a thread."""
     home = _home(env)
@@ -172,22 +195,6 @@ def _same(one: Path, other: Path) -> bool:
         return one.samefile(other)
     except (OSError, ValueError):
         return False
-
-
-OUTPUTS = ("function_call_output", "custom_tool_call_output")
-CALLS = ("function_call", "custom_tool_call")
-EXITED = "Process exited with code"
-RUNS_ON = "Process running with session ID"  # at the head of the output of a command that runs on
-_KILLED = 128 + 9
-
-
-SCRIPT = (
-    "The run was lost while this script ran. What is known of the calls that it made, or one that still ran beside it, "
-    "one by one; calls that are not listed were not made:"
-)
-LOST_SCRIPTS = (
-    "[wal-agent] Calls that scripts made whose own records were lost with the run, and what is known of them:"
-)
 
 
 class CallLine(msgspec.Struct, frozen=True):
@@ -309,12 +316,6 @@ def output_text(output: Any) -> str:
     return as_text(output)
 
 
-_MODELS = ("agent", "unified_exec_startup")  # others: a user's own commands, input typed into a running one
-_TOOLS = dict.fromkeys(("exec_command", "shell_command", "shell"), SHELL)
-_BLOCKED = ("Command blocked by PreToolUse hook",)
-_REFUSED = ("rejected by user", "rejected the", "denied by")
-
-
 def seen_calls(appended: bytes) -> list[SeenCall]:
     found: dict[str, SeenCall] = {}
     names: dict[str, str] = {}  # of calls in these bytes
@@ -379,14 +380,6 @@ def _of_output(payload: Json, names: dict[str, str]) -> SeenCall | None:
 def proves_turn(appended: bytes) -> bool:
     """The user's message is written when the hooks of the session's start and of the prompt are over."""
     return any(r is not None and completed_item(r).get("type") == "UserMessage" for r, _ in records(appended))
-
-
-MAIN = "rollout.jsonl"
-THREADS = "threads"
-_HEAD = 4096  # bytes of a file that name its family
-_FIRST = 1 << 20  # bytes that hold the beginning of a first turn
-_MOST = 1000
-_FAMILY = re.compile(rb'"(session_id|forked_from_id)":"([0-9a-f-]{36})"')
 
 
 def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
@@ -491,7 +484,7 @@ def _unannounced(sessions: Path, env: Env) -> Path | None:
         return None
     for path in [link for process in family for link in _written_files(process.pid)]:
         name = ROLLOUT.fullmatch(path.name)
-        if name is None or not path.is_relative_to(sessions.resolve()) or _about(path).get("session_id") != name[4]:
+        if name is None or not path.is_relative_to(real_path(sessions)) or _about(path).get("session_id") != name[4]:
             continue
         if proves_turn(read_start(path, _FIRST)):
             return path

@@ -40,6 +40,7 @@ from wal_agent.agents.program import (
     starts_no_session,
     to_words,
 )
+from wal_agent.safefs import real_path
 
 SYNTAX = Syntax.of(
     value="""interactive prompt model reasoning-effort context auto-tier agent name session-id log-dir log-level
@@ -80,6 +81,12 @@ _WHY = {
 }
 _SERVED = "Copilot as a server takes its sessions from others; wal-agent does not save those."
 
+_NUMBER = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})(?:-([^+]+))?", re.ASCII)
+PROGRAM = Program("copilot", "@github/copilot")
+TITLE = "[wal-agent recovery]\n"
+_LAST = re.compile(rb"(?:^|Last error: )((?:429|5\d\d) .{1,600})$", re.MULTILINE)
+_LONG = b"The provider rejected the prompt as too long"
+
 
 def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
     given = parse_args(args)
@@ -95,7 +102,6 @@ def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | No
     )
 
 
-_NUMBER = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})(?:-([^+]+))?", re.ASCII)
 VersionOrder = tuple[tuple[int, ...], bool, tuple[tuple[bool, int, str], ...]]
 
 
@@ -143,10 +149,6 @@ def _printed_version(folder: Path) -> str:
 
 def _manifest(folder: Path) -> dict[str, object]:
     return read_object(folder / "package.json") or {}
-
-
-PROGRAM = Program("copilot", "@github/copilot")
-TITLE = "[wal-agent recovery]\n"
 
 
 def locate(env: Env) -> Cli:
@@ -206,7 +208,7 @@ def prompt_argument(prompt: str) -> str:
 
 def native_program(program: Path) -> Path:
     """Return the binary that npm's loader would start: without the loader one process gets the signals."""
-    loader = program.resolve()
+    loader = real_path(program)
     if loader.name != "npm-loader.js":
         return program
     for build in platform_builds():
@@ -215,10 +217,6 @@ def native_program(program: Path) -> Path:
             if found.is_file():
                 return found
     return program
-
-
-_LAST = re.compile(rb"(?:^|Last error: )((?:429|5\d\d) .{1,600})$", re.MULTILINE)
-_LONG = b"The provider rejected the prompt as too long"
 
 
 def exit_cause(stderr: bytes, now: float) -> ExitCause | None:

@@ -42,6 +42,25 @@ from wal_agent.safefs import flock_state
 SESSION = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 
+SHELLS = frozenset(
+    f"{verb}{shell}" for shell in ("bash", "powershell", "local_shell") for verb in ("", "read_", "write_", "stop_")
+)
+
+STARTERS = frozenset(("bash", "powershell", "local_shell"))
+
+_NOTIFICATION = "<system_notification>"  # a turn that a background command's end began, not a person
+# The last line of a command's result; a command that runs on, or a result that was cut, has another one or none.
+_CLEAN = re.compile(r"<shellId: [^<>\n]* completed with exit code 0>\s*\Z")
+# That of one that runs on: started there, at the end of the time that Copilot waits, or moved there by the user.
+_RUNS_ON = re.compile(
+    r"<command (?:started in (?:detached )?background with shellId: (?P<started>[^<>\n]*)"
+    r"|with shellId: (?P<moved>\S+) (?:is still running after |moved to background )[^<>\n]*)>\s*\Z"
+)
+
+PLUGIN = "WAL_AGENT_COPILOT_PLUGIN"  # for `command`: the path of the plugin
+INSTRUCTIONS = "COPILOT_CUSTOM_INSTRUCTIONS_DIRS"
+FIRM = {"preToolUse", "postToolUse", "postToolUseFailure"}  # may wait for the bucket; the others are answered at once
+
 
 def copilot_home(env: Env) -> Path:
     own = env.get("COPILOT_HOME")
@@ -67,14 +86,6 @@ def program_caches(env: Env) -> list[Path]:
     named = (env.get(name) for name in ("COPILOT_PKG_CACHE_HOME", "COPILOT_CACHE_HOME"))
     own = home / "Library/Caches/copilot" if sys.platform == "darwin" else shared
     return [*(Path(path) for path in named if path), own, shared, copilot_home(env), home / ".copilot"]
-
-
-SHELLS = frozenset(
-    f"{verb}{shell}" for shell in ("bash", "powershell", "local_shell") for verb in ("", "read_", "write_", "stop_")
-)
-
-
-STARTERS = frozenset(("bash", "powershell", "local_shell"))
 
 
 class _Hook(msgspec.Struct):
@@ -116,16 +127,6 @@ class _Failed(_Tool):
 class _Notice(_Hook):
     message: str = ""
     kind: str = msgspec.field(name="notification_type", default="")
-
-
-_NOTIFICATION = "<system_notification>"  # a turn that a background command's end began, not a person
-# The last line of a command's result; a command that runs on, or a result that was cut, has another one or none.
-_CLEAN = re.compile(r"<shellId: [^<>\n]* completed with exit code 0>\s*\Z")
-# That of one that runs on: started there, at the end of the time that Copilot waits, or moved there by the user.
-_RUNS_ON = re.compile(
-    r"<command (?:started in (?:detached )?background with shellId: (?P<started>[^<>\n]*)"
-    r"|with shellId: (?P<moved>\S+) (?:is still running after |moved to background )[^<>\n]*)>\s*\Z"
-)
 
 
 def running_shell(tool: str, text: str) -> str:
@@ -203,9 +204,6 @@ def _add(event: str, words: str) -> bytes:
 
 
 render = renderer({"preToolUse": deny_output}, {"postToolUse": _add, "userPromptSubmitted": _add})
-PLUGIN = "WAL_AGENT_COPILOT_PLUGIN"  # for `command`: the path of the plugin
-INSTRUCTIONS = "COPILOT_CUSTOM_INSTRUCTIONS_DIRS"
-FIRM = {"preToolUse", "postToolUse", "postToolUseFailure"}  # may wait for the bucket; the others are answered at once
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:

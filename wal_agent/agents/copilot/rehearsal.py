@@ -9,6 +9,7 @@ from pathlib import Path
 from wal_agent.agents.base import Rehearsal
 from wal_agent.agents.copilot.hooks import program_cache
 from wal_agent.rehearsal.dialects import Anthropic
+from wal_agent.safefs import real_path
 
 
 def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
@@ -17,7 +18,7 @@ def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
     place = home / ".copilot" / "config.json"
     if not place.exists():  # Copilot keeps its own state there
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(json.dumps({"trustedFolders": [str(workspace.resolve())]}))
+        place.write_text(json.dumps({"trustedFolders": [str(real_path(workspace))]}))
     return {
         "COPILOT_OFFLINE": "true",
         "COPILOT_PROVIDER_TYPE": "anthropic",

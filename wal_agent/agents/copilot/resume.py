@@ -46,6 +46,8 @@ _BEGUN = re.compile(r'\{"(?:text|error)":\s*"((?:[^"\\\n]+|\\["\\/bfnrt]|\\u[0-9
 _CUT = "\n[wal-agent: "
 _EARLY = 0.001  # seconds that a timestamp of milliseconds may be too early
 
+_SAID = ("user.message", "assistant.message")
+
 
 class FileCall(msgspec.Struct):
     """A call of the file: its request without the input, `key` which is the same for equal inputs, and its outcomes
@@ -280,9 +282,6 @@ def _key(input: bytes) -> bytes:
         return input_digest(decode_json(well_formed(input)))
     except ValueError:
         return input
-
-
-_SAID = ("user.message", "assistant.message")
 
 
 def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:

@@ -42,6 +42,28 @@ from wal_agent.agents.session_files import (
 )
 from wal_agent.safefs import Buffer, Pieces
 
+MAIN = "events.jsonl"
+_SINGLE = ("workspace.yaml", "plan.md")
+_FOLDERS = ("checkpoints", "files", "research")
+_MAX_FILES = 10_000  # files of one folder
+_HEAD = 1 << 20  # bytes of a first line
+_MAX_INPUTS = 64 << 20  # bytes of inputs that are remembered; the oldest go first
+
+_CODES: dict[str, Status] = {
+    "denied": "refused",
+    "rejected": "refused",
+    "interrupted": "cancelled",
+    "aborted": "cancelled",
+    "cancelled": "cancelled",
+}
+
+_SHELL_OVER = ("shell_completed", "shell_detached_completed")
+# What the tools that read or stop a shell say of one that has ended.
+_STOPPED = re.compile(r"\A\s*<command with id: (?P<id>[^<>\n]*) stopped>")
+_READ = re.compile(r"<shellId: (?P<id>[^<>\n]*) completed with exit code (?P<code>-?\d+)>\s*\Z")
+
+_TAGS = re.compile(r"</?summary>")
+
 
 class Event(LineRecord):
     """One event and its line."""
@@ -135,13 +157,6 @@ def call_requests(event: Event) -> list[Request]:
     ]
 
 
-MAIN = "events.jsonl"
-_SINGLE = ("workspace.yaml", "plan.md")
-_FOLDERS = ("checkpoints", "files", "research")
-_MAX_FILES = 10_000  # files of one folder
-_HEAD = 1 << 20  # bytes of a first line
-
-
 def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
     base = _base(session, env)
     if base is None or not is_file(base / MAIN):
@@ -189,16 +204,7 @@ def _beside(base: Path) -> list[Path]:
     return found
 
 
-_MAX_INPUTS = 64 << 20  # bytes of inputs that are remembered; the oldest go first
-
 _Key = tuple[str, str]  # agent, id
-_CODES: dict[str, Status] = {
-    "denied": "refused",
-    "rejected": "refused",
-    "interrupted": "cancelled",
-    "aborted": "cancelled",
-    "cancelled": "cancelled",
-}
 
 
 class OpenCalls:
@@ -281,12 +287,6 @@ def call_status(event: Event) -> Status:
     return _CODES.get(str(as_object(event.data.get("error")).get("code")), "failed")
 
 
-_SHELL_OVER = ("shell_completed", "shell_detached_completed")
-# What the tools that read or stop a shell say of one that has ended.
-_STOPPED = re.compile(r"\A\s*<command with id: (?P<id>[^<>\n]*) stopped>")
-_READ = re.compile(r"<shellId: (?P<id>[^<>\n]*) completed with exit code (?P<code>-?\d+)>\s*\Z")
-
-
 def ended_shells(event: Event) -> list[SeenCall]:
     """Return what a notification says of a command that ran on: that it has ended, and how."""
     kind = as_object(event.data.get("kind"))
@@ -312,9 +312,6 @@ def result_text(event: Event) -> str:
 
 def _ended_shell(shell: str, status: Status) -> SeenCall:
     return SeenCall("bash", b"{}", status, task=shell)
-
-
-_TAGS = re.compile(r"</?summary>")
 
 
 def compactions(appended: bytes) -> list[Compacted]:

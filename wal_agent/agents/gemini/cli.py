@@ -69,6 +69,10 @@ _NATIVE = ("sandbox-exec", "windows-native")  # same host, same files: hooks rea
 _ETC = "/etc/gemini-cli/settings.json"
 _MAC = "/Library/Application Support/GeminiCli/settings.json"
 
+PROGRAM = Program("gemini", "@google/gemini-cli")
+_HEAD = b"Error when talking to Gemini API"  # written once, by the end of a headless run
+_LONG = re.compile(r"exceeds the maximum number of tokens|context window", re.IGNORECASE)
+
 
 def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
     given = parse_args(args)
@@ -158,9 +162,6 @@ def gemini_node_command(program: Path, env: Env) -> tuple[str, ...]:
     return () if unwanted else node_command(program, env)
 
 
-PROGRAM = Program("gemini", "@google/gemini-cli")
-
-
 locate = PROGRAM.locate
 
 
@@ -218,10 +219,6 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     # One process instead of two: the first would swallow signals, and the second outlive it. Its other task, starting
     # Gemini again at exit code 199, is then the supervisor's (`restart_codes`).
     return Command(argv, {"GEMINI_CLI_NO_RELAUNCH": "true"}, prompted and not interactive)
-
-
-_HEAD = b"Error when talking to Gemini API"  # written once, by the end of a headless run
-_LONG = re.compile(r"exceeds the maximum number of tokens|context window", re.IGNORECASE)
 
 
 def exit_cause(stderr: bytes, now: float) -> ExitCause | None:

@@ -47,6 +47,35 @@ from wal_agent.paths import shipped
 
 SHELL = "run_shell_command"
 
+# In the place of an answer where the model gave none in the whole turn. A conversation over its window gets there
+# without a request, and Gemini exits with 0.
+_NO_ANSWER = "[no response text]"
+_UNANSWERED = "Gemini ended the turn without an answer of the model"
+
+# Lines of a shell call's result, which Gemini writes only where it went wrong; here in JSON, so between its escapes.
+_WRONG = re.compile(rb'(?:"|\\n)(?:Exit Code|Signal|Error): ')
+# The shell tool refuses such a command itself and reports no error; what it runs has a label in front of its output.
+_REFUSED = b'"Command injection detected: '
+# How the shell tool's result begins where the command did not come to its end; else a label is in front of its output.
+_CUT = re.compile(rb'"(?:<untrusted_context>\\n)?Command was (automatically cancelled|cancelled by user) ')
+_RUNS_ON = re.compile(rb'"(?:<untrusted_context>\\n)?Command (?:is running in|moved to) background')
+_STOPS = {
+    b"automatically cancelled": "it took longer than Gemini waits for it",
+    b"cancelled by user": "it was cancelled",
+}
+
+MARKER = "GEMINI_CLI_WAL_AGENT_RUN"
+HOOK_TIMEOUT_MS = HOOK_SECONDS * 1000
+OF_TOOLS = {"BeforeTool", "AfterTool"}
+FIRM = {*OF_TOOLS, "BeforeAgent"}  # may wait, for the bucket, or for a resumed session; the others are answered at once
+_HOLE = "__WAL_AGENT_SETUP__"  # in hooks/gemini.cjs
+
+# hooks/gemini.cjs sets the variable in the Gemini that loads the run's extension; a nested one has another pid.
+_RUNS_OWN = (
+    '{ [ "$GEMINI_CLI_WAL_AGENT_HOOKS" = "$PPID" ] || '
+    '[ -d "${GEMINI_CLI_HOME:-$HOME}/.gemini/extensions/wal-agent-$WAL_AGENT_RUN" ]; }'
+)
+
 
 class _Hook(msgspec.Struct):
     session_id: SessionId
@@ -78,12 +107,6 @@ class _TurnOver(_Hook):
     prompt_response: str = "?"
 
 
-# In the place of an answer where the model gave none in the whole turn. A conversation over its window gets there
-# without a request, and Gemini exits with 0.
-_NO_ANSWER = "[no response text]"
-_UNANSWERED = "Gemini ended the turn without an answer of the model"
-
-
 def _turn_over(p: _TurnOver) -> base.HookEvent:
     if p.prompt_response == _NO_ANSWER:
         return base.TurnFailed(p.session_id, "other", _UNANSWERED)
@@ -96,19 +119,6 @@ class _Notice(_Hook):
 
 class _End(_Hook):
     reason: str = ""
-
-
-# Lines of a shell call's result, which Gemini writes only where it went wrong; here in JSON, so between its escapes.
-_WRONG = re.compile(rb'(?:"|\\n)(?:Exit Code|Signal|Error): ')
-# The shell tool refuses such a command itself and reports no error; what it runs has a label in front of its output.
-_REFUSED = b'"Command injection detected: '
-# How the shell tool's result begins where the command did not come to its end; else a label is in front of its output.
-_CUT = re.compile(rb'"(?:<untrusted_context>\\n)?Command was (automatically cancelled|cancelled by user) ')
-_RUNS_ON = re.compile(rb'"(?:<untrusted_context>\\n)?Command (?:is running in|moved to) background')
-_STOPS = {
-    b"automatically cancelled": "it took longer than Gemini waits for it",
-    b"cancelled by user": "it was cancelled",
-}
 
 
 def _ended(p: _Ended) -> base.ToolEnded:
@@ -162,10 +172,6 @@ render = renderer(
     {"BeforeTool": deny_output, "BeforeAgent": deny_output},
     {"AfterTool": context_answer, "AfterAgent": lambda _, words: refuse_answer(deny_output(Deny(words)))},
 )
-MARKER = "GEMINI_CLI_WAL_AGENT_RUN"
-HOOK_TIMEOUT_MS = HOOK_SECONDS * 1000
-OF_TOOLS = {"BeforeTool", "AfterTool"}
-FIRM = {*OF_TOOLS, "BeforeAgent"}  # may wait, for the bucket, or for a resumed session; the others are answered at once
 
 
 def hook_line(setup: HookSetup, event: str) -> str:
@@ -204,9 +210,6 @@ def preload_source(setup: HookSetup, extension: Path, env: Env) -> str:
     return shipped("hooks/gemini.cjs").read_text("utf-8").replace(_HOLE, json.dumps(words), 1)
 
 
-_HOLE = "__WAL_AGENT_SETUP__"
-
-
 def _node_options(place: Path, env: Env) -> str:
     """Return the user's options and one more, quoted by node's own rule."""
     quoted = str(place).replace("\\", "\\\\").replace('"', '\\"')
@@ -219,13 +222,6 @@ def hook_table(setup: HookSetup) -> HookTable:
 
 def sweep(env: Env, runtime: Path) -> None:
     sweep_extensions(gemini_home(env))
-
-
-# hooks/gemini.cjs sets the variable in the Gemini that loads the run's extension; a nested one has another pid.
-_RUNS_OWN = (
-    '{ [ "$GEMINI_CLI_WAL_AGENT_HOOKS" = "$PPID" ] || '
-    '[ -d "${GEMINI_CLI_HOME:-$HOME}/.gemini/extensions/wal-agent-$WAL_AGENT_RUN" ]; }'
-)
 
 
 def hooks_to_install(env: Env) -> HooksToInstall:

@@ -46,6 +46,9 @@ from wal_agent.safefs import Buffer, Pieces, read_plain, replace_file, swap_file
 
 IGNORED = {"wait_for_previous"}  # scheduling only: not in every spelling of the same call
 
+CONTEXTS = ("<session_context>", "<hook_context>")
+TITLE = "[wal-agent recovery]"
+
 
 def put_back(read: Session, session: str, calls: Sequence[LoggedCall]) -> int:
     """Add what is missing, in the log's order, as one batch of the last model message; return how many."""
@@ -137,9 +140,6 @@ def _last_time(read: Session) -> str:
     latest = reversed(read.messages.values())
     times = (t for m in latest if isinstance(t := m.value.get("timestamp"), str))
     return next(times, None) or str(read.meta.get("lastUpdated", "1970-01-01T00:00:00.000Z"))
-
-
-CONTEXTS = ("<session_context>", "<hook_context>")
 
 
 def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
@@ -308,9 +308,6 @@ def _response_id(part: Any) -> str | None:
     response = part.get("functionResponse") if isinstance(part, dict) else None
     found = response.get("id") if isinstance(response, dict) else None
     return found if isinstance(found, str) else None
-
-
-TITLE = "[wal-agent recovery]"
 
 
 def inject_prompt(main: Buffer, session: str, workspace: Path, prompt: str) -> Pieces:

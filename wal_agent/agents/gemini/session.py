@@ -51,6 +51,26 @@ from wal_agent.safefs import Buffer, Pieces, open_plain
 _REGISTRY_LIMIT = 1 << 22  # of a registry or a marker that is worth reading
 _SLUG = re.compile(r"[a-z0-9-]+")
 
+# Of a file only the first lines are read, whatever its size (I9).
+_PIECE = 1 << 16
+_LIMIT = 1 << 23
+
+MAIN = "session.jsonl"
+_EXTRAS = ("tool-outputs", "subagents", "plans")
+_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
+
+_STATUS: dict[str, Status] = {
+    "success": "done",
+    "error": "failed",
+    "cancelled": "cancelled",
+}
+# Gemini's own words where a person's No came before the call was even scheduled, and for those queued behind it.
+_DENIED = tuple(
+    f"[Operation Cancelled] Reason: {reason}" for reason in ("User denied execution.", "User cancelled operation")
+)
+
+_READ = "Got it. Thanks for the additional context!"  # Gemini's own answer to its summary
+
 
 def gemini_home(env: Env) -> Path:
     """Return Gemini's state folder, by its own rule."""
@@ -216,11 +236,6 @@ def session_pieces(session: Session) -> Pieces:
     return FileLines([encode_json(session.meta), *session.messages.values(), *last])
 
 
-# Of a file only the first lines are read, whatever its size (I9).
-_PIECE = 1 << 16
-_LIMIT = 1 << 23
-
-
 def session_id_of(path: Path) -> str | None:
     """Return the id in the first line."""
     return _id(_record(_lines(path, 1)))
@@ -276,11 +291,6 @@ def _first(fd: int, wanted: int) -> bytes:
     while data.count(b"\n") < wanted and len(data) < _LIMIT and (piece := os.pread(fd, _PIECE, len(data))):
         data += piece
     return data
-
-
-MAIN = "session.jsonl"
-_EXTRAS = ("tool-outputs", "subagents", "plans")
-_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
 
 
 def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
@@ -373,17 +383,6 @@ def _base(kind: str, session: str, project: Path) -> Path:
             return project / session / "plans"
 
 
-_STATUS: dict[str, Status] = {
-    "success": "done",
-    "error": "failed",
-    "cancelled": "cancelled",
-}
-# Gemini's own words where a person's No came before the call was even scheduled, and for those queued behind it.
-_DENIED = tuple(
-    f"[Operation Cancelled] Reason: {reason}" for reason in ("User denied execution.", "User cancelled operation")
-)
-
-
 def _how(call: Json) -> Status | None:
     status = _STATUS.get(str(call.get("status")))
     if status not in ("cancelled", "failed"):
@@ -409,9 +408,6 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
                     str(call.get("name", "")), encode_json(call.get("args", {})), status, id
                 )
     return list(found.values())
-
-
-_READ = "Got it. Thanks for the additional context!"  # Gemini's own answer to its summary
 
 
 def compactions(appended: bytes) -> list[Compacted]:

@@ -66,5 +66,5 @@ capabilities = Capabilities(
     boundary="file",
     sweep=session.sweep,
     hookless=Hookless(cli.start_lines, session.folders, session.left_out, session.root_of),
-    journal=Journal(session.write_note, lambda cli, session, workspace, env: None),
+    journal=Journal(session.write_note, lambda cli, session, workspace, env, for_client: None),
 )

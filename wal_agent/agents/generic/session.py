@@ -33,7 +33,7 @@ from wal_agent.agents.session_files import name_parts
 from wal_agent.config import FILE, Consents, Want, check_keys, content_digest, own_document, read_document
 from wal_agent.errors import ConfigError
 from wal_agent.paths import config_dir, home, secret_name, state_dir
-from wal_agent.safefs import Buffer, swap_file
+from wal_agent.safefs import Buffer, real_path, swap_file
 from wal_agent.text import shorten
 
 GENERIC_MEANS = "these files are saved to the bucket, and written from it at a recovery"
@@ -42,6 +42,14 @@ DEEP = 12  # folders
 MAX_NAMED = 100
 _WILD = re.compile(r"[*?\[]")
 _TELLING = re.compile(r"\[[^\]]*\]?|[*?.]")
+
+MAIN = "note.json"
+MAX_FILES = 2000
+MAX_LOOKED_AT = 20_000  # entries of folders
+MAX_FILE = 256 << 20  # bytes
+MAX_BYTES = 1 << 30
+MAX_NOTES = 200
+_SESSION = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -119,7 +127,7 @@ def _load_cached(workspace: Path, home: str, config: str, state: str) -> Generic
     if "generic" in (document := read_document(path)[0]):
         table = document["generic"]
         project = project_table(table, path, env)
-        if not Consents(workspace.resolve(), env).allows(generic_want(table, path, env)):
+        if not Consents(real_path(workspace), env).allows(generic_want(table, path, env)):
             project = ()
     return GenericSettings(tuple(dict.fromkeys((*own.session, *project))), own.resume)
 
@@ -220,15 +228,6 @@ def off_limits(root: Root, parts: Sequence[str]) -> bool:
     if root == "home" and (in_a_secret_place(low) or low[:3] == [".local", "state", "wal-agent"]):
         return True
     return (root == "home" and low[:2] == [".config", "wal-agent"]) or secret_name(parts[-1])
-
-
-MAIN = "note.json"
-MAX_FILES = 2000
-MAX_LOOKED_AT = 20_000  # entries of folders
-MAX_FILE = 256 << 20  # bytes
-MAX_BYTES = 1 << 30
-MAX_NOTES = 200
-_SESSION = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class Note(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """OpenCode's command line: its options, the checks before a start, the start or resume, and its last error.
 
-The options are those of `opencode --help` and `opencode run --help` (yargs) of the tested version. `hooks_off_reason`
+The options are those of `--help` and `run --help` (yargs) of the tested versions of all editions. `hooks_off_reason`
 reads arguments and environment before anything is started (I5): would the plugin run?
 
 OpenCode chooses the ids of new sessions by itself; a hook reports them. `opencode run` rewrites a prompt (quotes around
@@ -22,96 +22,96 @@ from pathlib import Path
 
 from wal_agent.agents.base import ACT, Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.opencode import resume
-from wal_agent.agents.program import Arg, Broken, Program, Syntax, cause_from_last_error, is_given, last_value, to_words
+from wal_agent.agents.opencode.edition import Edition
+from wal_agent.agents.program import Arg, Syntax, cause_from_last_error, is_given, last_value, to_words
+from wal_agent.safefs import real_path
 
 SYNTAX = Syntax.of(
     value="""log-level port hostname mdns-domain model session prompt agent replay-limit command format title attach
-        password username dir variant""",
-    flag="help version print-logs pure mdns continue fork auto mini no-replay share thinking interactive yolo",
+        password username dir variant worktree""",
+    flag="""help version print-logs pure mdns continue fork cloud-fork auto mini no-replay share thinking interactive
+        yolo""",
     many="file cors",
     short="h=help v=version m=model c=continue s=session f=file p=password u=username i=interactive",
     yargs=True,
 )
 # Subcommands that run no model in this folder.
-_PASS = (
+_PASSES = (
     """completion mcp debug providers auth agent upgrade uninstall models stats export import session plugin plug db"""
 )
-PASS = frozenset(_PASS.split())
+PASSES = frozenset(_PASSES.split())
 # Another program begins their sessions, or they are in another folder.
-SERVERS = frozenset(("acp", "attach", "serve", "web", "github", "pr"))
+SERVES = frozenset(("acp", "attach", "serve", "web", "github", "pr"))
 NO_VALUES = ("", "0", "false", "no", "off")  # OpenCode takes many words for yes
 
-_OTHER = "OpenCode 2 loads no plugins of 1.x, so wal-agent would see none of its calls."
-PROGRAM = Program("opencode", "opencode-ai", (Broken(_OTHER, since="2.0.0"),), ("@opencode-ai/cli",))
 SAY = "WAL_AGENT_OPENCODE_SAY"
-_SESSION = frozenset(("session", "continue", "fork"))
+_SESSION = frozenset(("session", "continue", "fork", "cloud-fork"))
 _PROMPT = frozenset(("", "prompt", "command", "file", "title"))
 
+_LAST = re.compile(rb"^(?:\x1b\[\d+m)*Error: (?:\x1b\[\d+m)*(.{1,600})$", re.MULTILINE)
+_LONG = re.compile(r"context window|context length|prompt is too long", re.IGNORECASE)
+_WAIT = re.compile(r"rate limit|too many requests|overloaded|usage limit", re.IGNORECASE)
 
-locate = PROGRAM.locate
 
-
-def subcommand(args: Sequence[str]) -> tuple[str, list[Arg]]:
+def subcommand(edition: Edition, args: Sequence[str]) -> tuple[str, list[Arg]]:
     """Return the subcommand ("": the TUI) and all arguments beside its name."""
     given = SYNTAX.read(args)
     for i, arg in enumerate(given):
         if not arg.name:
-            known = arg.words[0] != "--" and arg.value in {"run", *PASS, *SERVERS}
+            known = arg.words[0] != "--" and arg.value in {"run", *PASSES, *SERVES, *edition.passes, *edition.serves}
             return (arg.value, given[:i] + given[i + 1 :]) if known else ("", given)
     return "", given
 
 
-def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
-    command, given = subcommand(args)
-    if command in SERVERS or last_value(given, "attach") is not None:
+def hooks_off_reason(edition: Edition, args: Sequence[str], workspace: Path, env: Env) -> str | None:
+    why = _hooks_off(edition, args, workspace, env)
+    return why and f"{why} Nothing was run."
+
+
+def _hooks_off(edition: Edition, args: Sequence[str], workspace: Path, env: Env) -> str | None:
+    command, given = subcommand(edition, args)
+    name, title, serves = edition.name, edition.title, {*SERVES, *edition.serves}
+    pure, code_mode, database = map(edition.variable, ("PURE", "EXPERIMENTAL_CODE_MODE", "DB"))
+    if command in serves or last_value(given, "attach") is not None:
         if command == "acp":
-            return "`opencode acp` takes its sessions from an editor: start `wal-agent acp opencode`. Nothing was run."
-        shown = f"opencode {command}" if command in SERVERS else "--attach"
+            return f"`{name} acp` takes its sessions from an editor: start `wal-agent acp {name}`."
+        shown = f"{name} {command}" if command in serves else "--attach"
         return (
             f"{shown} works in sessions that another program begins, or in another folder; wal-agent saves those of "
-            "`opencode` and `opencode run` in this one. Nothing was run."
+            f"`{name}` and `{name} run` in this one."
         )
-    if any(is_given(given, name) for name in ("mini", "interactive")):
-        return "OpenCode's --mini and --interactive are not known to wal-agent yet. Nothing was run."
-    if is_given(given, "pure") or env.get("OPENCODE_PURE", "").lower() not in NO_VALUES:
-        where = "--pure" if is_given(given, "pure") else "OPENCODE_PURE"
-        return f"{where} starts OpenCode without plugins, so no tool call could be logged. Nothing was run."
-    if env.get("OPENCODE_EXPERIMENTAL_CODE_MODE", "").lower() not in NO_VALUES:
-        return (
-            "OPENCODE_EXPERIMENTAL_CODE_MODE lets OpenCode run MCP tools inside one call, of which hooks do not tell. "
-            "Nothing was run."
-        )
-    if env.get("OPENCODE_DB") == ":memory:":
-        return "OPENCODE_DB keeps the session in memory only, so it could not be saved. Nothing was run."
-    return _elsewhere(command, given, workspace)
-
-
-def _elsewhere(command: str, given: Sequence[Arg], workspace: Path) -> str | None:
+    if any(is_given(given, option) for option in ("mini", "interactive")):
+        return f"{title}'s --mini and --interactive are not known to wal-agent yet."
+    if is_given(given, "pure") or env.get(pure, "").lower() not in NO_VALUES:
+        where = "--pure" if is_given(given, "pure") else pure
+        return f"{where} starts {title} without plugins, so no tool call could be logged."
+    if env.get(code_mode, "").lower() not in NO_VALUES:
+        return f"{code_mode} lets {title} run MCP tools inside one call, of which hooks do not tell."
+    if env.get(database) == ":memory:":
+        return f"{database} keeps the session in memory only, so it could not be saved."
     words = [arg.value for arg in given if not arg.name]
-    folder = last_value(given, "dir") if command == "run" else next(iter(words), None)
+    folder = last_value(given, "dir") if command == "run" else next(iter(words), last_value(given, "worktree"))
     if not folder or os.path.realpath(workspace / folder) == os.path.realpath(workspace):
         return None
-    return (
-        f"OpenCode would work in {folder}, but wal-agent saves another folder. Start wal-agent there. Nothing was run."
-    )
+    return f"{title} would work in {folder}, but wal-agent saves another folder. Start wal-agent there."
 
 
-def passthrough(args: Sequence[str]) -> bool:
-    command, given = subcommand(args)
-    return command in PASS or any(is_given(given, name) for name in ("help", "version"))
+def passthrough(edition: Edition, args: Sequence[str]) -> bool:
+    command, given = subcommand(edition, args)
+    return command in (*PASSES, *edition.passes) or any(is_given(given, name) for name in ("help", "version"))
 
 
-def session_from_args(args: Sequence[str]) -> str | None:
-    given = subcommand(args)[1]
-    if is_given(given, "fork"):
+def session_from_args(edition: Edition, args: Sequence[str]) -> str | None:
+    given = subcommand(edition, args)[1]
+    if is_given(given, "fork") or is_given(given, "cloud-fork"):
         return ""
     if (chosen := last_value(given, "session")) is not None:
         return chosen
     return "" if is_given(given, "continue") else None
 
 
-def prompt_from_args(args: Sequence[str]) -> str | None:
-    command, given = subcommand(args)
+def prompt_from_args(edition: Edition, args: Sequence[str]) -> str | None:
+    command, given = subcommand(edition, args)
     if command != "run":
         return last_value(given, "prompt") or None
     prompt = " ".join(arg.value for arg in given if not arg.name)
@@ -120,15 +120,22 @@ def prompt_from_args(args: Sequence[str]) -> str | None:
     return prompt or None
 
 
-def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
-    command, given = subcommand(args)
+def is_interactive(edition: Edition, args: Sequence[str], tty: bool, env: Env) -> bool:
+    command, given = subcommand(edition, args)
     if command == "run":
         return is_given(given, "interactive") or is_given(given, "mini")
     return True
 
 
-def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
-    word, given = subcommand(args)
+def command(
+    edition: Edition,
+    cli: Cli,
+    args: Sequence[str],
+    session: NewSession | ResumeSession,
+    interactive: bool,
+    env: Env,
+) -> Command:
+    word, given = subcommand(edition, args)
     # It prefers the folder in PWD to the one that it is started in.
     more = {"PWD": ""} if "PWD" in env else {}
     ours: list[str] = []
@@ -136,7 +143,7 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     prompted = isinstance(session, ResumeSession) and session.acts
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in _SESSION]
-        known = resume.resumable(session.id, Path(), env)  # else only the prompt: its session was not saved
+        known = resume.resumable(edition, session.id, Path(), env)  # else only the prompt: its session was not saved
         ours = ["--session", session.id] if known else []
         if prompted and word == "run":
             given = [arg for arg in given if arg.name not in _PROMPT]
@@ -155,13 +162,14 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
             else:
                 ours = [f"--prompt={session.prompt}"]
     head = [word] if word else []
-    argv = (str(cli.path), *head, *ours, *to_words(given), *behind)
+    argv = (str(_native_program(edition, cli.path)), *head, *ours, *to_words(given), *behind)
     return Command(argv, more, prompted and word == "run")
 
 
-_LAST = re.compile(rb"^(?:\x1b\[\d+m)*Error: (?:\x1b\[\d+m)*(.{1,600})$", re.MULTILINE)
-_LONG = re.compile(r"context window|context length|prompt is too long", re.IGNORECASE)
-_WAIT = re.compile(r"rate limit|too many requests|overloaded|usage limit", re.IGNORECASE)
+def _native_program(edition: Edition, path: Path) -> Path:
+    """Return the program that an npm script would start: without the script one process gets the signals."""
+    found = real_path(path).with_name(edition.native) if edition.native else path
+    return found if found.is_file() else path
 
 
 exit_cause = partial(cause_from_last_error, last=_LAST, waits=_WAIT, too_long=_LONG)

@@ -43,6 +43,17 @@ COLUMNS = {  # of each table, beside the id; `data` and `row` hold the rest
     "session": ("row",),
 }
 
+BY_USER = "The following tool was executed by the user"  # OpenCode's words in a prompt that was a shell command
+_TREE = """WITH RECURSIVE tree(id) AS (SELECT id FROM session WHERE id = ?
+    UNION SELECT s.id FROM session s JOIN tree ON s.parent_id = tree.id) """
+
+_NEEDED = {
+    "session": "id parent_id project_id directory path time_created time_updated",
+    "message": "id session_id time_created time_updated data",
+    "part": "id message_id session_id time_created time_updated data",
+    "todo": "session_id position content status priority time_updated",
+}
+
 
 class Row(LineRecord):
     """A row of the journal, and what it is looked up by. `session`: of a session its own id. `role`: of a message.
@@ -185,11 +196,6 @@ def row_digest(record: Json) -> bytes:
     return hashlib.sha256(text).digest()
 
 
-BY_USER = "The following tool was executed by the user"  # OpenCode's words in a prompt that was a shell command
-_TREE = """WITH RECURSIVE tree(id) AS (SELECT id FROM session WHERE id = ?
-    UNION SELECT s.id FROM session s JOIN tree ON s.parent_id = tree.id) """
-
-
 @contextmanager
 def read_database(path: Path, seconds: float = 0.2) -> Iterator[sqlite3.Connection]:
     """One view of it. sqlite3.Error, also where there is none, or one that OpenCode is just making: until it is in WAL
@@ -211,14 +217,6 @@ def _in_wal_mode(path: Path) -> bool:
     except OSError:
         return False
     return len(head) == 20 and head[19] == 2
-
-
-_NEEDED = {
-    "session": "id parent_id project_id directory path time_created time_updated",
-    "message": "id session_id time_created time_updated data",
-    "part": "id message_id session_id time_created time_updated data",
-    "todo": "session_id position content status priority time_updated",
-}
 
 
 def schema_problem(path: Path) -> str:

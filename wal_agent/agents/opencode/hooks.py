@@ -20,6 +20,7 @@ from wal_agent.agents import base
 from wal_agent.agents.base import Allow, Decision, Env, HookSetup, Injected, McpServer
 from wal_agent.agents.hook_line import CLIENT_SECONDS, GONE, MCP_NAME, on, parser
 from wal_agent.agents.opencode import database, session
+from wal_agent.agents.opencode.edition import Edition
 from wal_agent.agents.program import without_comments
 from wal_agent.agents.session_files import InnerId, SessionId, require_object
 from wal_agent.errors import ConfigError
@@ -27,6 +28,14 @@ from wal_agent.paths import shipped, user_home
 from wal_agent.safefs import read_plain
 
 SHELL = "bash"
+
+_LIMIT = 1 << 22  # bytes of a settings file
+_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
+_OWN = ("plugin", "plugins", "tool", "tools")
+
+# These also override a `.env` of the workspace, and ..._EXPERIMENTAL, which code mode follows by default.
+PLAIN = {"PURE": "0", "EXPERIMENTAL_CODE_MODE": "0"}
+OFFLINE = {"npm_config_offline": "true", "npm_config_fetch_retries": "0"}
 
 
 class _Said(msgspec.Struct):
@@ -104,28 +113,24 @@ def render(event: str, decision: Decision) -> bytes:
     return json.dumps({"decision": "deny", "reason": decision.reason, "stop": decision.stop}).encode()
 
 
-_LIMIT = 1 << 22
-_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
-_OWN = ("plugin", "plugins", "tool", "tools")
-
-
 def parse_config(text: bytes) -> Any:
     """Parse JSON with comments and trailing commas. ValueError."""
     return json.loads(_COMMA.sub(lambda m: m[1] or "", without_comments(text.decode())))
 
 
-def own_plugins(env: Env) -> bool:
+def own_plugins(edition: Edition, env: Env) -> bool:
     """Return whether the user has plugins or tools, or configuration that cannot be read."""
     home = user_home(env)
     here = Path(env.get("PWD") or Path.cwd())
-    roots = [session.config_home(env), *(folder / ".opencode" for folder in (here, *here.parents)), home / ".opencode"]
-    if env.get("OPENCODE_CONFIG_DIR"):
-        roots.append(Path(env["OPENCODE_CONFIG_DIR"]))
-    files = [root / name for root in roots for name in ("config.json", "opencode.json", "opencode.jsonc")]
-    files += [folder / name for folder in (here, *here.parents) for name in ("opencode.json", "opencode.jsonc")]
-    if env.get("OPENCODE_CONFIG"):
-        files.append(Path(env["OPENCODE_CONFIG"]))
-    texts = [env.get(CONTENT, "").encode(), *(read_plain(f, _LIMIT) or b"" for f in files)]
+    projects = (here, *here.parents)
+    roots = [session.config_home(edition, env), *(at / name for at in (*projects, home) for name in edition.folders)]
+    if folder := env.get(edition.variable("CONFIG_DIR")):
+        roots.append(Path(folder))
+    files = [root / name for root in roots for name in edition.files]
+    files += [project / name for project in projects for name in edition.files[1:]]
+    if file := env.get(edition.variable("CONFIG")):
+        files.append(Path(file))
+    texts = [env.get(edition.content, "").encode(), *(read_plain(f, _LIMIT) or b"" for f in files)]
     return any(_lists_plugins(text) for text in texts) or any(_has_code(root / name) for root in roots for name in _OWN)
 
 
@@ -146,27 +151,20 @@ def _has_code(folder: Path) -> bool:
         return False
 
 
-CONTENT = "OPENCODE_CONFIG_CONTENT"
-OFFLINE = {"npm_config_offline": "true", "npm_config_fetch_retries": "0"}
-FOLDER = "opencode"
-# These also override a `.env` of the workspace, and OPENCODE_EXPERIMENTAL, which code mode follows by default.
-PLAIN = {"OPENCODE_PURE": "0", "OPENCODE_EXPERIMENTAL_CODE_MODE": "0"}
-
-
-def inject(setup: HookSetup, env: Env) -> Injected:
-    path = session.database_path(env)
+def inject(edition: Edition, setup: HookSetup, env: Env) -> Injected:
+    path, title, content = session.database_path(edition, env), edition.title, edition.content
     if lacks := database.schema_problem(path):
         moved = database.belongs_to_next(path)
         raise ConfigError(
-            f"OpenCode's database {path} is not as wal-agent knows it: it lacks {lacks}. "
+            f"{title}'s database {path} is not as wal-agent knows it: it lacks {lacks}. "
             "No session in it could be saved.",
             "OpenCode 2 has migrated it, for good. Let 1.x have one of its own: export OPENCODE_DB=opencode-1.db"
             if moved
-            else "If it is an old one, start `opencode` once by itself: that brings it up to date.",
+            else f"If it is an old one, start `{edition.name}` once by itself: that brings it up to date.",
         )
-    session.clear_dead_locks(env)
-    folder = setup.run_dir / FOLDER
-    offline = {} if own_plugins(env) else {k: v for k, v in OFFLINE.items() if k not in env}
+    session.clear_dead_locks(edition, env)
+    folder = setup.run_dir / edition.name
+    offline = {} if own_plugins(edition, env) else {k: v for k, v in OFFLINE.items() if k not in env}
     parameters = {
         "socket": str(setup.run_dir / "hook.sock"),
         "run": setup.run,
@@ -176,7 +174,9 @@ def inject(setup: HookSetup, env: Env) -> Injected:
         "clear": sorted(offline),
         "gone": GONE,
         "owner": str(folder / "owner"),
-        "users": env.get(CONTENT, ""),
+        "agent": edition.name,
+        "content": content,
+        "users": env.get(content, ""),
     }
     plugin = shipped("hooks/opencode.js").read_text().replace('"@SETUP@"', _literal(parameters))
     files = {"wire.js": shipped("hooks/wire.js").read_text(), "wal-agent.js": plugin, "protocol.md": setup.protocol}
@@ -185,30 +185,31 @@ def inject(setup: HookSetup, env: Env) -> Injected:
         for name, text in files.items():
             (folder / name).write_text(text)
     except OSError as e:
-        raise ConfigError(f"OpenCode's plugin could not be placed in {folder}: {e.strerror or e}.") from e
-    return Injected(env={CONTENT: config_content(env.get(CONTENT, ""), folder, setup.mcp), **PLAIN, **offline})
+        raise ConfigError(f"{title}'s plugin could not be placed in {folder}: {e.strerror or e}.") from e
+    settings = config_content(content, env.get(content, ""), folder, setup.mcp)
+    return Injected(env={content: settings, **edition.variables({**PLAIN, **edition.run}), **offline})
 
 
-def config_content(users: str, folder: Path, mcp: McpServer | None = None) -> str:
+def config_content(variable: str, users: str, folder: Path, mcp: McpServer | None = None) -> str:
     """Return the user's own value of the variable with the plugin and the protocol behind what it lists, and the run's
     MCP server, if any, beside its own; the plugin is the last of all, so it sees each call as the others left it.
     ConfigError when it is no JSON."""
     try:
         value: Any = parse_config(users.encode()) if users.strip() else {}
     except ValueError as e:
-        raise ConfigError(f"{CONTENT} is not what OpenCode could read: {e}.") from e
+        raise ConfigError(f"{variable} is not what the agent could read: {e}.") from e
     if not isinstance(value, dict):
-        raise ConfigError(f"{CONTENT} holds no JSON object.")
+        raise ConfigError(f"{variable} holds no JSON object.")
     ours = {"plugin": (folder / "wal-agent.js").as_uri(), "instructions": str(folder / "protocol.md")}
     for key, one in ours.items():
         listed = value.get(key, [])
         if not isinstance(listed, list):
-            raise ConfigError(f"{CONTENT}: {key} is no list.")
+            raise ConfigError(f"{variable}: {key} is no list.")
         value[key] = [*(item for item in listed if item != one), one]
     if mcp is not None:
         servers = value.get("mcp", {})
         if not isinstance(servers, dict):
-            raise ConfigError(f"{CONTENT}: mcp is no object.")
+            raise ConfigError(f"{variable}: mcp is no object.")
         value["mcp"] = {**servers, MCP_NAME: {"type": "local", "command": list(mcp.argv), "enabled": True}}
     return json.dumps(value, ensure_ascii=False)
 

@@ -36,6 +36,7 @@ from wal_agent.agents.opencode import hooks
 from wal_agent.agents.opencode import session as journal
 from wal_agent.agents.opencode import session as place
 from wal_agent.agents.opencode.database import Key, Row, Rows, load_rows, row_digest, row_order, row_pieces
+from wal_agent.agents.opencode.edition import Edition
 from wal_agent.agents.session_files import (
     LOST_PROMPT,
     FileLines,
@@ -58,58 +59,89 @@ KEPT = 20  # files of rows that were replaced, for each session
 REPLACED = "replaced-"
 _OWN = frozenset(("project_id", "workspace_id", "directory", "path", "time_updated"))  # of this machine
 
+_ID_COLUMN = {"session": "id", "message": "id", "part": "id", "todo": "session_id || '/' || position"}
+OPEN = ("pending", "running")
+UNLOGGED = "outcome unknown: the machine was lost before the end of this call was saved."
+_ID = re.compile(r"[a-z]+_([0-9a-f]{12})")
+_IDS = re.compile(rb"\b(?:msg|prt)_[0-9A-Za-z]+")
+_RING = 1 << 48  # an id's number: milliseconds times 4096 and a counter, as far as 48 bits hold them
 
-def resumable(session: str, workspace: Path, env: Env) -> bool:
+
+def resumable(edition: Edition, session: str, workspace: Path, env: Env) -> bool:
     """Return whether it is in the database, or in a journal that `import_session` will bring there."""
     if not place.is_session(session):
         return False
     try:
-        with store.read_database(place.database_path(env), BUSY) as db:
+        with store.read_database(place.database_path(edition, env), BUSY) as db:
             if store.session_tree(db, session):
                 return True
     except sqlite3.Error:
         pass
-    rows = _journal(session, env)
+    rows = _journal(edition, session, env)
     return rows is not None and bool(rows.sessions(session))
 
 
-def _journal(session: str, env: Env) -> Rows | None:
+def _journal(edition: Edition, session: str, env: Env) -> Rows | None:
     try:
-        return load_rows(map_file(place.journal_path(session, env)))
+        return load_rows(map_file(place.journal_path(edition, session, env)))
     except OSError:
         return None
 
 
-def stored_folder(session: str, env: Env) -> Path | None:
+def stored_folder(edition: Edition, session: str, env: Env) -> Path | None:
     try:
-        with store.read_database(place.database_path(env), BUSY) as db:
+        with store.read_database(place.database_path(edition, env), BUSY) as db:
             row = store.session_row(db, session)
     except sqlite3.Error:
         return None
     return Path(str(row["directory"])) if row else None
 
 
-def import_session(cli: Cli, session: str, workspace: Path, env: Env) -> None:
-    """Bring a restored journal into the database, where they differ. ConfigError when OpenCode does not accept it."""
-    rows = _journal(session, env) if place.is_session(session) else None
+def import_session(
+    edition: Edition, cli: Cli, session: str, workspace: Path, env: Env, for_client: bool = False
+) -> None:
+    """Bring a restored journal into the database, where they differ. ConfigError when the agent does not accept it."""
+    rows = _journal(edition, session, env) if place.is_session(session) else None
     if rows is None or not rows.sessions(session):
         return
-    database = place.database_path(env)
-    restored = not journal.is_synced(session, env)
+    if for_client:
+        complete_prompts(rows, session)
+    database = place.database_path(edition, env)
+    restored = not journal.is_synced(edition, session, env)
     try:
         there = _there(database, session)
         if there is None or there["directory"] != str(workspace):
-            _import(cli, _export(rows, session, workspace), session, workspace, env)
+            _import(edition, cli, _export(rows, session, workspace), session, workspace, env)
         if restored or there is None:
-            _write(database, rows, session, place.journal_path(session, env).parent)
-            journal.mark_synced(place.journal_path(session, env))  # so what it gets from now on is not undone
+            _write(database, rows, session, place.journal_path(edition, session, env).parent)
+            journal.mark_synced(place.journal_path(edition, session, env))  # so what it gets from now on is not undone
     except (OverflowError, UnicodeError, TypeError, ValueError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as e:
-        raise ConfigError(f"The saved session holds what is no value of OpenCode's: {e}. Nothing was run.") from e
+        raise ConfigError(
+            f"The saved session holds what is no value of {edition.title}'s: {e}. Nothing was run."
+        ) from e
     except (sqlite3.Error, OSError) as e:
         raise ConfigError(
-            f"The session could not be brought into OpenCode's database {database}: {e}.",
-            "End other OpenCode programs that work in it and try again.",
+            f"The session could not be brought into {edition.title}'s database {database}: {e}.",
+            f"End other programs of {edition.title} that work in it and try again.",
         ) from e
+
+
+def complete_prompts(rows: Rows, session: str) -> None:
+    """Give each message of the user's the agent, the model and the diffs without which OpenCode shows a client none of
+    the session. Those of the log do not travel (conversation.py), and `opencode run` would go on with what stands
+    there. The model is that of an answer, which a client gets to see and may change."""
+    messages = rows.messages(session)
+    answers = [_model_of(m) for m in messages if m.role != "user"]
+    model = next((a for a in reversed(answers) if all(a.values())), {"providerID": "", "modelID": ""})
+    for asked in (m for m in messages if m.role == "user"):
+        data = {"agent": "build", "model": model, **asked.data}
+        data["summary"] = {"diffs": [], **as_object(data.get("summary"))}
+        if data != asked.data:
+            rows.add({**asked.value, "data": data})
+
+
+def _model_of(answer: Row) -> dict[str, str]:
+    return {name: as_text(answer.data.get(name)) for name in ("providerID", "modelID")}
 
 
 def _there(database: Path, session: str) -> dict[str, Any] | None:
@@ -134,16 +166,18 @@ def _export(rows: Rows, session: str, workspace: Path) -> Json:
     return {"info": info, "messages": []}
 
 
-def _import(cli: Cli, export: Json, session: str, workspace: Path, env: Env) -> None:
-    base = place.journal_path(session, env).parent
+def _import(edition: Edition, cli: Cli, export: Json, session: str, workspace: Path, env: Env) -> None:
+    base = place.journal_path(edition, session, env).parent
     try:
         with tempfile.TemporaryDirectory(prefix="import-", dir=base, ignore_cleanup_errors=True) as folder:
             file = Path(folder) / "session.json"
             file.write_bytes(encode_json(export))
-            plain = {k: v for k, v in env.items() if k != hooks.CONTENT}
+            plain = {k: v for k, v in env.items() if k != edition.content}
             done = subprocess.run(
                 [cli.path, "import", str(file)],
-                env=plain | {"OPENCODE_PURE": "1", "PWD": str(workspace)} | _nothing_to_install(Path(folder)),
+                env=plain
+                | {edition.variable("PURE"): "1", "PWD": str(workspace)}
+                | _nothing_to_install(edition, Path(folder)),
                 cwd=workspace,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -151,22 +185,22 @@ def _import(cli: Cli, export: Json, session: str, workspace: Path, env: Env) -> 
                 check=False,
             )
     except (OSError, subprocess.TimeoutExpired) as e:
-        raise ConfigError(f"`opencode import` did not work: {e}.") from e
+        raise ConfigError(f"`{edition.name} import` did not work: {e}.") from e
     if done.returncode != 0 or f"Imported session: {session}".encode() not in done.stdout:
         output = (done.stderr or done.stdout).decode(errors="replace").strip()[-300:]
-        raise ConfigError(f"OpenCode did not take the restored session: `opencode import` said: {output}")
+        raise ConfigError(f"{edition.title} did not take the restored session: `{edition.name} import` said: {output}")
 
 
-def _nothing_to_install(folder: Path) -> dict[str, str]:
-    """Return variables for settings folders of its own, in which OpenCode finds what it else gets from npm: an import
+def _nothing_to_install(edition: Edition, folder: Path) -> dict[str, str]:
+    """Return variables for settings folders of its own, in which the agent finds what it else gets from npm: an import
     needs none of the user's, and would leave a lock on them that the next start waits for."""
-    config = folder / "config" / "opencode"
+    config = folder / "config" / edition.name
     (config / "node_modules").mkdir(parents=True)
-    wants = {"dependencies": {"@opencode-ai/plugin": "*"}}
+    wants = {"dependencies": {edition.package: "*"}}
     (config / "package.json").write_text(json.dumps(wants))
     (config / "package-lock.json").write_text(json.dumps({"lockfileVersion": 3, "packages": {"": wants}}))
     made = {"XDG_CONFIG_HOME": str(folder / "config"), "XDG_STATE_HOME": str(folder / "state")}
-    return {**made, **hooks.OFFLINE, "OPENCODE_DISABLE_PROJECT_CONFIG": "1"}
+    return {**made, **hooks.OFFLINE, edition.variable("DISABLE_PROJECT_CONFIG"): "1"}
 
 
 def _write(database: Path, rows: Rows, session: str, folder: Path) -> None:
@@ -293,18 +327,10 @@ class SessionWrite:
         return {row[1]: bool(row[3]) for row in self._db.execute(f"PRAGMA table_info({table})")}
 
 
-_ID_COLUMN = {"session": "id", "message": "id", "part": "id", "todo": "session_id || '/' || position"}
-
-
 def _position(id: str, session: str) -> int | None:
     """Return the position of a to-do in its session's list; None where the id is malformed."""
     named, _, position = id.rpartition("/")
     return int(position) if named == session and re.fullmatch("[0-9]{1,6}", position) else None
-
-
-OPEN = ("pending", "running")
-UNLOGGED = "outcome unknown: the machine was lost before the end of this call was saved."
-_ID = re.compile(r"[a-z]+_([0-9a-f]{12})")
 
 
 def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
@@ -489,8 +515,7 @@ def _begin_with_prompt(rows: Rows, session: str, first: Row) -> None:
     told: Json = {"session": session, "created": first.created}
     asked = next((m for m in rows.messages(session) if m.role == "user" and row_order(m) < row_order(first)), None)
     if asked is None:
-        model = {name: as_text(first.data.get(name)) for name in ("providerID", "modelID")}
-        data: Json = {"role": "user", "time": {"created": first.created}, "model": model}
+        data: Json = {"role": "user", "time": {"created": first.created}, "model": _model_of(first)}
         data["agent"] = as_text(first.data.get("agent"))
         id = make_id("msg", first.id, -1, f"lost prompt {first.id}")
         asked = rows.add({"type": "message", "id": id, **told, "data": data})
@@ -503,10 +528,6 @@ def make_id(kind: str, before: str, step: int, seed: str) -> str:
     found = _ID.match(before)
     number = (int(found[1], 16) if found else 0) + step
     return f"{kind}_{number % (1 << 48):012x}{hashlib.sha256(seed.encode()).hexdigest()[:14]}"
-
-
-_IDS = re.compile(rb"\b(?:msg|prt)_[0-9A-Za-z]+")
-_RING = 1 << 48  # an id's number: milliseconds times 4096 and a counter, as far as 48 bits hold them
 
 
 def not_after(main: Buffer, now: float) -> Pieces:

@@ -29,6 +29,7 @@ import psutil
 from wal_agent.agents.base import Env, SeenCall, SessionFile
 from wal_agent.agents.opencode import database as store
 from wal_agent.agents.opencode.database import Key, Rows, journal_lines, load_rows, row_digest, row_key, row_order
+from wal_agent.agents.opencode.edition import Edition
 from wal_agent.agents.session_files import Json, as_object, as_text, encode_json, is_file, records
 from wal_agent.paths import user_home
 from wal_agent.safefs import Signature, file_signature, map_file, read_plain
@@ -36,35 +37,47 @@ from wal_agent.safefs import Signature, file_signature, map_file, read_plain
 MAIN = "session.jsonl"
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
 
+YOUNG = 5.0  # seconds in which a new lock may still get the file that names its owner
+FRESH = 100_000_000  # ns; a file that was written this recently may be written again with the same signature
+SYNCED = "synced"  # beside the journal: its own signature when it was last brought up to the database
+
+ABORTED = "Tool execution aborted"  # OpenCode's message for a call that a user interrupted
+# The whole message: a tool's own error may begin with a part of it.
+_REFUSED = re.compile(
+    r"The user rejected permission to use this specific tool call\.?(?: with the following feedback: .*)?"
+    r"|The user has specified a rule which prevents you from using this specific tool call\..*",
+    re.DOTALL,
+)
+
 
 def _xdg(env: Env, variable: str, otherwise: str) -> Path:
     base = Path(env.get(variable) or "")
     return base if base.is_absolute() else user_home(env) / otherwise
 
 
-def config_home(env: Env) -> Path:
-    return _xdg(env, "XDG_CONFIG_HOME", ".config") / "opencode"
+def config_home(edition: Edition, env: Env) -> Path:
+    return _xdg(env, "XDG_CONFIG_HOME", ".config") / edition.name
 
 
-def state_home(env: Env) -> Path:
-    return _xdg(env, "XDG_STATE_HOME", ".local/state") / "opencode"
+def state_home(edition: Edition, env: Env) -> Path:
+    return _xdg(env, "XDG_STATE_HOME", ".local/state") / edition.name
 
 
-def database_path(env: Env) -> Path:
-    data = _xdg(env, "XDG_DATA_HOME", ".local/share") / "opencode"
-    return data / (env.get("OPENCODE_DB") or "opencode.db")
+def database_path(edition: Edition, env: Env) -> Path:
+    data = _xdg(env, "XDG_DATA_HOME", ".local/share") / edition.name
+    return data / (env.get(edition.variable("DB")) or f"{edition.name}.db")
 
 
-def folder(env: Env) -> Path:
+def folder(edition: Edition, env: Env) -> Path:
     """Return the folder of the journals, not OpenCode's: no file of its own is ever replaced."""
-    return _xdg(env, "XDG_STATE_HOME", ".local/state") / "wal-agent" / "opencode"
+    return _xdg(env, "XDG_STATE_HOME", ".local/state") / "wal-agent" / edition.name
 
 
-def journal_path(session: str, env: Env) -> Path:
+def journal_path(edition: Edition, session: str, env: Env) -> Path:
     """Return a session's journal. ValueError for what is no session's id."""
     if not _SESSION.fullmatch(session):
         raise ValueError(f"{session!r} is no session id")
-    return folder(env) / session / MAIN
+    return folder(edition, env) / session / MAIN
 
 
 def is_session(session: str) -> bool:
@@ -76,31 +89,28 @@ def unnamed_journal() -> str:
     return f"_run-{os.getpid()}"
 
 
-def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
-    return [SessionFile(MAIN, path) for path in existing_files(session or unnamed_journal(), workspace, env)]
+def session_files(edition: Edition, session: str, workspace: Path, env: Env) -> list[SessionFile]:
+    return [SessionFile(MAIN, path) for path in existing_files(edition, session or unnamed_journal(), workspace, env)]
 
 
-def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
-    path = journal_path(session, env)
+def restore_path(edition: Edition, name: str, session: str, workspace: Path, env: Env) -> Path:
+    path = journal_path(edition, session, env)
     if name != MAIN:
-        raise ValueError(f"{name!r} is no file of an OpenCode session")
+        raise ValueError(f"{name!r} is no file of a session of {edition.title}'s")
     return path
 
 
-def existing_files(session: str, workspace: Path, env: Env) -> list[Path]:
+def existing_files(edition: Edition, session: str, workspace: Path, env: Env) -> list[Path]:
     if not is_session(session):
         return []
-    path = journal_path(session, env)
+    path = journal_path(edition, session, env)
     return [path] if is_file(path) and not path.parent.is_symlink() else []
 
 
-YOUNG = 5.0  # seconds in which a new lock may still get the file that names its owner
-
-
-def clear_dead_locks(env: Env) -> None:
+def clear_dead_locks(edition: Edition, env: Env) -> None:
     """Remove those whose holder is dead. Never fails."""
     with suppress(OSError):
-        for lock in list((state_home(env) / "locks").glob("*.lock")):
+        for lock in list((state_home(edition, env) / "locks").glob("*.lock")):
             if _dead(lock):
                 _remove(lock)
 
@@ -129,10 +139,6 @@ def _dead(lock: Path) -> bool:
     return host == socket.gethostname() and 0 < pid < 1 << 31 and not psutil.pid_exists(pid)
 
 
-FRESH = 100_000_000  # ns; a file that was written this recently may be written again with the same signature
-SYNCED = "synced"  # beside the journal: its own signature when it was last brought up to the database
-
-
 class JournalState(msgspec.Struct):
     """The content of a journal, and the signatures of both files at that time. `began`: ms, when this process first
     looked for a session that was not there."""
@@ -147,10 +153,10 @@ _lock = threading.Lock()  # hooks' threads and the autosave's
 _states: dict[tuple[Path, Path], JournalState] = {}
 
 
-def update_journal(session: str, workspace: Path, env: Env) -> None:
+def update_journal(edition: Edition, session: str, workspace: Path, env: Env) -> None:
     if session and not is_session(session):
         return
-    database, path = database_path(env), journal_path(session or unnamed_journal(), env)
+    database, path = database_path(edition, env), journal_path(edition, session or unnamed_journal(), env)
     with _lock, suppress(sqlite3.Error, OSError):
         known = _states.setdefault((database, path), JournalState())
         now = file_signature(database, Path(f"{database}-wal"))
@@ -164,9 +170,9 @@ def update_journal(session: str, workspace: Path, env: Env) -> None:
         mark_synced(path)
 
 
-def is_synced(session: str, env: Env) -> bool:
+def is_synced(edition: Edition, session: str, env: Env) -> bool:
     """Return whether the journal is as the database was when it was last read; else a restore put it there."""
-    path = journal_path(session, env)
+    path = journal_path(edition, session, env)
     return read_plain(path.parent / SYNCED) == repr(file_signature(path)).encode()
 
 
@@ -242,15 +248,6 @@ def _append(path: Path, new: list[Json]) -> None:
         data = (b"\n" if torn else b"") + journal_lines(new)
         if file.write(data) != len(data):
             raise OSError("the disk is full")
-
-
-ABORTED = "Tool execution aborted"  # OpenCode's message for a call that a user interrupted
-# The whole message: a tool's own error may begin with a part of it.
-_REFUSED = re.compile(
-    r"The user rejected permission to use this specific tool call\.?(?: with the following feedback: .*)?"
-    r"|The user has specified a rule which prevents you from using this specific tool call\..*",
-    re.DOTALL,
-)
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:

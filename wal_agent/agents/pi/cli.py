@@ -26,6 +26,7 @@ from wal_agent.agents.base import ACT, Cli, Command, Env, NewSession, ResumeSess
 from wal_agent.agents.pi import session
 from wal_agent.agents.pi.hooks import MARKER
 from wal_agent.agents.program import Arg, Broken, Program, cause_from_last_error, last_value, to_words
+from wal_agent.safefs import real_path
 
 COMMANDS = ("install", "remove", "uninstall", "update", "list", "config", "auth", "mcp")
 NO_SESSION = ("help", "version", "export", "list-models")
@@ -42,6 +43,19 @@ _VALUE = {
     *("session-id", "name", "exclude-tools", "use-theme", "tui-mode"),
 }
 _FLAG = {*_SHORT.values(), "no-session", "no-themes", "no-mcp", "verbose", "offline"} - _VALUE - {"print"}
+
+_LATE = "it does not wait for its extensions at the end of a turn, so a turn that is complete may look cut off."
+PROGRAM = Program("pi", "@earendil-works/pi-coding-agent", (Broken(_LATE, below="1.0.0"),))
+FLAG = "--wal-agent"  # without wal-agent's extension, pi does not know it and does not start
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+_LAST = re.compile(rb"^(\S.{0,600})\s*\Z", re.MULTILINE)
+# A provider that is away for a while, or cut its answer off.
+_WAIT = re.compile(
+    r"\A(?:429|5\d\d) |stream ended (?:before|without)|\Aterminated\b|connection (?:error|lost|closed|refused)"
+    r"|fetch failed|socket hang up|\bE(?:CONN[A-Z]+|TIMEDOUT|PIPE|AI_AGAIN)\b",
+    re.IGNORECASE,
+)
 
 
 def parse_args(args: Sequence[str]) -> list[Arg]:
@@ -137,18 +151,12 @@ def _other_folder(chosen: str | None, workspace: Path, env: Env) -> str | None:
     if chosen is None or not ("/" in chosen or "\\" in chosen or chosen.endswith(".jsonl")):
         return None
     path = workspace / chosen
-    if path.parent.resolve() != session.workspace_sessions(workspace, env).resolve():
+    if real_path(path.parent) != real_path(session.workspace_sessions(workspace, env)):
         return f"The session {chosen} is not in this project's folder of pi's sessions. Nothing was run."
     cwd = session.read_head(path).get("cwd")
     if isinstance(cwd, str) and cwd != str(workspace):
         return f"The session {chosen} belongs to {cwd}: start wal-agent there. Nothing was run."
     return None
-
-
-_LATE = "it does not wait for its extensions at the end of a turn, so a turn that is complete may look cut off."
-PROGRAM = Program("pi", "@earendil-works/pi-coding-agent", (Broken(_LATE, below="1.0.0"),))
-FLAG = "--wal-agent"  # without wal-agent's extension, pi does not know it and does not start
-_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 locate = PROGRAM.locate
@@ -199,15 +207,6 @@ def _with_hooks(given: list[Arg], extension: str) -> list[Arg]:
     at = max((n + 1 for n, arg in enumerate(given) if arg.name == "extension"), default=0)
     ours = [Arg("?", "", (FLAG,)), Arg("extension", extension, ("-e", extension))]  # the flag takes no word that is one
     return [*given[:at], *ours, *given[at:]]
-
-
-_LAST = re.compile(rb"^(\S.{0,600})\s*\Z", re.MULTILINE)
-# A provider that is away for a while, or cut its answer off.
-_WAIT = re.compile(
-    r"\A(?:429|5\d\d) |stream ended (?:before|without)|\Aterminated\b|connection (?:error|lost|closed|refused)"
-    r"|fetch failed|socket hang up|\bE(?:CONN[A-Z]+|TIMEDOUT|PIPE|AI_AGAIN)\b",
-    re.IGNORECASE,
-)
 
 
 exit_cause = partial(cause_from_last_error, last=_LAST, waits=_WAIT)

@@ -31,6 +31,18 @@ _WRONG = re.compile(rb'(?:"|\\n)Command (?:exited with code -?\d+|timed out afte
 
 _LATE = re.compile(rb'(?:"|\\n)Command timed out after [\d.]+ seconds"\}\]\Z')
 
+# What pi itself writes around a summary.
+_FRAME = re.compile(
+    r"No prior history\.|\*\*Turn Context \(split turn\):\*\*|---|<(read|modified)-files>.*?</\1-files>", re.DOTALL
+)
+
+MARKER = "WAL_AGENT_PI_EXTENSION"
+ELSEWHERE = (
+    "wal-agent did not run this: the session belongs to another folder than the one that wal-agent saves. Nothing was "
+    "changed. Do not try other ways; stop here and say that wal-agent is to be started in that folder."
+)
+_HOLE = "__WAL_AGENT_SETUP__"  # in hooks/pi.ts
+
 
 class _Hook(msgspec.Struct):
     session: SessionId
@@ -75,12 +87,6 @@ def _ended(p: _Ended) -> base.ToolEnded:
     clean, late = not p.failed and _WRONG.search(content) is None, _LATE.search(content)
     cut = "it took longer than its time limit" if late else "it was cancelled" if p.failed and p.aborted else ""
     return base.ToolEnded(p.session, p.tool, input, result, p.failed, p.call_id, clean, cut)
-
-
-# What pi itself writes around a summary.
-_FRAME = re.compile(
-    r"No prior history\.|\*\*Turn Context \(split turn\):\*\*|---|<(read|modified)-files>.*?</\1-files>", re.DOTALL
-)
 
 
 def compacted(key: str, text: str, tokens: int = 0) -> base.Compacted:
@@ -129,14 +135,6 @@ render = renderer(
 def plain_tool_name(tool: str) -> str:
     """Return a tool's name as the session file has it."""
     return tool.removesuffix(_EXTENSIONS)
-
-
-MARKER = "WAL_AGENT_PI_EXTENSION"
-ELSEWHERE = (
-    "wal-agent did not run this: the session belongs to another folder than the one that wal-agent saves. Nothing was "
-    "changed. Do not try other ways; stop here and say that wal-agent is to be started in that folder."
-)
-_HOLE = "__WAL_AGENT_SETUP__"
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:

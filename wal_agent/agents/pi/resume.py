@@ -53,6 +53,14 @@ _TEXT = re.compile(rb'"text":"((?:[^"\\\x00-\x1f]|\\(?:u[0-9a-fA-F]{4}|[^u]))*)'
 MARK = "wal-agent"
 NOTHING = "(no output)"  # pi's own words; an API may refuse an empty text
 
+UNKNOWN = "outcome unknown: the machine was lost while this call ran."
+NOT_BEGUN = "not begun, as far as wal-agent's log tells: the machine was lost before it."
+_ID = re.compile(r"[a-zA-Z0-9_|-]{1,128}")
+_OURS = "wal_call_"  # begins the ids of calls that had none
+_CLOSE = 0.001  # seconds: pi's times are whole milliseconds
+_TOKENS = ("input", "output", "cacheRead", "cacheWrite", "totalTokens")
+TITLE = "[wal-agent recovery]\n"  # before a prompt that would be dropped from the history
+
 
 def result_message(logged: LoggedCall, id: str, time: int, nested: Sequence[LoggedCall] = ()) -> Json:
     """Return the log's result as pi's `toolResult` message. `time` in milliseconds; `nested`: the calls that it made,
@@ -130,14 +138,6 @@ def _blocks(content: Any) -> list[Json]:
 
 def _text(text: str) -> Json:
     return {"type": "text", "text": text}
-
-
-UNKNOWN = "outcome unknown: the machine was lost while this call ran."
-NOT_BEGUN = "not begun, as far as wal-agent's log tells: the machine was lost before it."
-_ID = re.compile(r"[a-zA-Z0-9_|-]{1,128}")
-_OURS = "wal_call_"  # begins the ids of calls that had none
-_CLOSE = 0.001  # seconds: pi's times are whole milliseconds
-_TOKENS = ("input", "output", "cacheRead", "cacheWrite", "totalTokens")
 
 
 def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
@@ -425,9 +425,6 @@ def _seconds(entry: Entry) -> float:
 
 def _later(entry: Entry, logged: LoggedCall) -> bool:
     return 0 < logged.started < _seconds(entry) - _CLOSE
-
-
-TITLE = "[wal-agent recovery]\n"  # before a prompt that would be dropped from the history
 
 
 def inject_prompt(main: Buffer, session: str, workspace: Path, prompt: str) -> Pieces:

@@ -38,6 +38,9 @@ MAIN = "session.jsonl"
 _SESSION = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _HEAD = 1 << 16  # bytes of a first line
 
+VERSION = 3
+_NAMED = "wal-agent-tool"  # in a result's details: the name that hooks/pi.ts gives a tool that replaces pi's own
+
 
 def is_id(session: str) -> bool:
     """Return whether pi takes it as the id of a session, and it fits into the name of a file."""
@@ -110,9 +113,6 @@ def read_head(path: Path) -> dict[str, object]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) and value.get("type") == "session" else {}
-
-
-VERSION = 3
 
 
 class Entry(LineRecord):
@@ -218,9 +218,6 @@ def dump_tree(tree: Tree) -> bytes:
 def tree_pieces(tree: Tree) -> Pieces:
     """What `dump_tree` joins."""
     return FileLines([encode_json(tree.head), *tree.entries])
-
-
-_NAMED = "wal-agent-tool"  # in a result's details: the name that hooks/pi.ts gives a tool that replaces pi's own
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:

@@ -44,6 +44,7 @@ from wal_agent.agents.program import (
 from wal_agent.agents.qwen.hooks import MARKER
 from wal_agent.agents.qwen.session import RUNTIME, configured_folders, qwen_home, read_dotenv, runtime_folder, user_home
 from wal_agent.errors import ConfigError
+from wal_agent.safefs import real_path
 
 SYNTAX = Syntax.of(
     value="""telemetry-target telemetry-otlp-endpoint telemetry-otlp-protocol telemetry-outfile proxy model prompt
@@ -71,6 +72,13 @@ _MAC = "/Library/Application Support/QwenCode/settings.json"
 _PROJECT = ".qwen/settings.json"
 _USER = "~/.qwen/settings.json"
 _TRUE = ("1", "true", "yes", "on")
+
+_BROKEN = "it fires no hooks of an extension (seen on 0.12.0; 0.15.6 is the first that is known to)."
+PROGRAM = Program("qwen", "@qwen-code/qwen-code", (Broken(_BROKEN, below="0.15.6"),))
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_LAST = re.compile(rb"\[API Error: (.{1,600}?)\]?\s*$", re.MULTILINE)
+_LONG = re.compile(r"context window|context length|maximum number of tokens|input is too long", re.IGNORECASE)
+_WAIT = re.compile(r"\A(?:429|5\d\d)\b|rate limit", re.IGNORECASE)
 
 
 def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
@@ -201,7 +209,7 @@ def env_files(workspace: Path, env: Env) -> tuple[list[Path], list[Path]]:
 def settings_layers(workspace: Path, env: Env) -> list[Layer]:
     """Return all layers, lowest first. The project's file counts although its folder may not be trusted."""
     own = own_layers(env)
-    project = [] if workspace == user_home(env).resolve() else read_layers((_PROJECT, workspace / _PROJECT))
+    project = [] if workspace == real_path(user_home(env)) else read_layers((_PROJECT, workspace / _PROJECT))
     at = next((n for n, each in enumerate(own) if each.shown == str(_system(env))), len(own))
     return [*own[:at], *project, *own[at:]]
 
@@ -216,11 +224,6 @@ def own_layers(env: Env) -> list[Layer]:
 
 def _system(env: Env) -> Path:
     return Path(env.get("QWEN_CODE_SYSTEM_SETTINGS_PATH") or (_MAC if sys.platform == "darwin" else _ETC))
-
-
-_BROKEN = "it fires no hooks of an extension (seen on 0.12.0; 0.15.6 is the first that is known to)."
-PROGRAM = Program("qwen", "@qwen-code/qwen-code", (Broken(_BROKEN, below="0.15.6"),))
-_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 locate = PROGRAM.locate
@@ -282,16 +285,11 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
 
 def _program(path: Path, heap: tuple[str, ...]) -> tuple[str, ...]:
     """Since 0.24 the program on npm is a launcher, which waits for Qwen in a second process and passes no signal on."""
-    real = path.resolve()
+    real = real_path(path)
     inner = real.with_name("cli.js")
     if real.name != "cli-entry.js" or not inner.is_file():
         return (*heap, str(path))
     return (*(heap or ("node",)), "--expose-gc", str(inner))
-
-
-_LAST = re.compile(rb"\[API Error: (.{1,600}?)\]?\s*$", re.MULTILINE)
-_LONG = re.compile(r"context window|context length|maximum number of tokens|input is too long", re.IGNORECASE)
-_WAIT = re.compile(r"\A(?:429|5\d\d)\b|rate limit", re.IGNORECASE)
 
 
 exit_cause = partial(cause_from_last_error, last=_LAST, waits=_WAIT, too_long=_LONG)

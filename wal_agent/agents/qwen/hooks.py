@@ -54,6 +54,23 @@ _LATE = re.compile(r"(?:Command|Tool execution) timed out after ")
 _CUT = re.compile(rb'"Command (?:timed out after|was cancelled by user before it could complete)')
 _RUNS_ON = re.compile(rb'"(?:Background shell started\.|Foreground command \\".*\\" promoted to background as )')
 
+_TEXT = msgspec_compat.of_json(str)
+
+# Behind a compaction Qwen Code 0.24 asks at SessionStart, and adds what PreCompact says to the summary's instructions.
+SPEAKING = ("PostToolUse", "Stop", "SessionStart", "PreCompact")
+
+MARKER = "QWEN_WAL_AGENT_RUN"
+HOOK_TIMEOUT_MS = HOOK_SECONDS * 1000
+EXTENSION = ExtensionKind("Qwen Code", "qwen-extension.json", MARKER)
+
+# A launcher may name the home with a `~`, which Qwen itself resolves. A relative name means the same folder here, since
+# hooks start where Qwen does.
+_RUNS_OWN = (
+    '{ wal_agent_home=${QWEN_HOME:-$HOME/.qwen}; case $wal_agent_home in "~"|"~/"*) '
+    'wal_agent_home=$HOME${wal_agent_home#"~"};; esac; '
+    '[ -d "$wal_agent_home/extensions/wal-agent-$WAL_AGENT_RUN" ]; }'
+)
+
 
 class _Hook(msgspec.Struct):
     session_id: SessionId
@@ -95,9 +112,6 @@ class _Failed(_Tool):
 class _Notice(_Hook):
     message: str = ""
     notification_type: str = ""
-
-
-_TEXT = msgspec_compat.of_json(str)
 
 
 def _prompt(p: _Prompt) -> HookEvent:
@@ -180,11 +194,7 @@ def deny_output(decision: Deny) -> str:
     return json.dumps({"decision": "deny", "reason": decision.reason})
 
 
-# Behind a compaction Qwen Code 0.24 asks at SessionStart, and adds what PreCompact says to the summary's instructions.
-SPEAKING = ("PostToolUse", "Stop", "SessionStart", "PreCompact")
 render = renderer({"PreToolUse": deny_output}, dict.fromkeys(SPEAKING, speaking_answer))
-MARKER = "QWEN_WAL_AGENT_RUN"
-HOOK_TIMEOUT_MS = HOOK_SECONDS * 1000
 
 
 def hook_line(setup: HookSetup, event: str) -> str:
@@ -192,9 +202,6 @@ def hook_line(setup: HookSetup, event: str) -> str:
     (I6)."""
     deny = deny_output(Deny(GONE)) if event == "PreToolUse" else None
     return owner_guard(setup, MARKER) + sh_line(setup, "qwen", event, event in FIRM, deny)
-
-
-EXTENSION = ExtensionKind("Qwen Code", "qwen-extension.json", MARKER)
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
@@ -213,15 +220,6 @@ def hook_table(setup: HookSetup) -> HookTable:
 
 def sweep(env: Env, runtime: Path) -> None:
     sweep_extensions(qwen_home(env))
-
-
-# A launcher may name the home with a `~`, which Qwen itself resolves. A relative name means the same folder here, since
-# hooks start where Qwen does.
-_RUNS_OWN = (
-    '{ wal_agent_home=${QWEN_HOME:-$HOME/.qwen}; case $wal_agent_home in "~"|"~/"*) '
-    'wal_agent_home=$HOME${wal_agent_home#"~"};; esac; '
-    '[ -d "$wal_agent_home/extensions/wal-agent-$WAL_AGENT_RUN" ]; }'
-)
 
 
 def hooks_to_install(env: Env) -> HooksToInstall:

@@ -58,6 +58,24 @@ _QUOTED = re.compile(rf"{_BEGIN}(['\"`])(.*)\1{_END}", re.DOTALL)
 _ENDS = re.compile(rf"\A{_SPACE}+|{_SPACE}+\Z")
 _LIMIT = 1 << 20
 
+HOME, RUNTIME = "QWEN_HOME", "QWEN_RUNTIME_DIR"
+OUTPUT = "advanced.runtimeOutputDir"
+_ADVICE = f"Name an absolute folder in {RUNTIME} in the environment. Nothing was run."
+MAIN = "session.jsonl"
+TODOS = "todos.json"
+SUBAGENTS = "subagents"
+_SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_HEAD = 1 << 16  # bytes that are read at a time
+
+_STATUS: dict[str, Literal["done", "failed", "cancelled"]] = {
+    "success": "done",
+    "error": "failed",
+    "cancelled": "cancelled",
+}
+
+_KEPT = b"Persisted to "  # a durable job of cron_create: Qwen itself takes it up again, on the same machine
+_COMES = re.compile(rb"Scheduled for: (\d{4}-\d\d-\d\dT[\d:.]+Z)")
+
 
 def parse_dotenv(text: str) -> dict[str, str]:
     """Of two lines with one name the last counts."""
@@ -77,10 +95,6 @@ def read_dotenv(path: Path) -> dict[str, str]:
             return parse_dotenv(f.read(_LIMIT).decode(errors="replace"))
     except OSError:
         return {}
-
-
-HOME, RUNTIME = "QWEN_HOME", "QWEN_RUNTIME_DIR"
-OUTPUT = "advanced.runtimeOutputDir"
 
 
 def qwen_home(env: Env) -> Path:
@@ -148,9 +162,6 @@ def _refuse_late(home: Path) -> None:
                 f"{RUNTIME} stands in {file} and {HOME} in the environment: whether Qwen Code heeds the first depends "
                 f"on the project. {_ADVICE}"
             )
-
-
-_ADVICE = f"Name an absolute folder in {RUNTIME} in the environment. Nothing was run."
 
 
 def _home_of(found: dict[str, str], env: Env) -> Path:
@@ -248,13 +259,6 @@ def chat_pieces(chat: Chat) -> Pieces:
     return FileLines(chat.records)
 
 
-MAIN = "session.jsonl"
-TODOS = "todos.json"
-SUBAGENTS = "subagents"
-_SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-_HEAD = 1 << 16
-
-
 def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
     if not _SESSION.fullmatch(session) or not is_file(main := _main(session, workspace, env)):
         return []
@@ -312,13 +316,6 @@ def _head(path: Path) -> bytes:
         while b"\n" not in data.lstrip() and (piece := f.read(_HEAD)):
             data += piece
     return data
-
-
-_STATUS: dict[str, Literal["done", "failed", "cancelled"]] = {
-    "success": "done",
-    "error": "failed",
-    "cancelled": "cancelled",
-}
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:
@@ -410,10 +407,6 @@ def _kind(line: bytes) -> Literal["event", "result", "other"]:
 def proves_turn(appended: bytes) -> bool:
     """A user's record is written when the UserPromptSubmit hook is over, before the model is asked."""
     return any(r is not None and r.get("type") == "user" for r, _ in records(appended))
-
-
-_KEPT = b"Persisted to "  # a durable job of cron_create: Qwen itself takes it up again, on the same machine
-_COMES = re.compile(rb"Scheduled for: (\d{4}-\d\d-\d\dT[\d:.]+Z)")
 
 
 def due(result: bytes) -> float:

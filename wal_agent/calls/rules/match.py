@@ -40,6 +40,40 @@ _SQL_NAME: Final = re.compile(r"[\w.:/@?=&%+-]+")  # of a database or a host
 GENERAL_VERIFY = "look for what it was to change"
 _MAX_VERIFY = 300  # characters
 _ACTS_SHORTEST = 4  # letters of a name that is cut short (--upload for --upload-pack)
+_PLACES = re.compile(r"\{(operands|first|last|refs)\}")
+_PLAIN = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
+# Reading these can consume or change something (a FIFO of a service, a device, a kernel file).
+_LIVE_FILE = re.compile(r"(?:^|=|\.\.)(?:/(?:dev|proc|sys|run)(?:/|$)|/?(?:dev|proc|sys|run)/)")
+_STILL_FILE = re.compile(
+    r"(?:/dev/(?:null|stdin|zero)|/proc/(?:cpuinfo|meminfo|version|loadavg|uptime|mounts|stat|filesystems|cmdline)"
+    r"|/proc/(?:\d+|self)/(?:status|stat|cmdline|limits|cgroup|maps|mounts)|/sys/fs/cgroup/[a-z0-9._/-]+)"
+)
+# Settings that git may be given on its command line without running anything else for it.
+_GIT_SETTING = re.compile(
+    r"(?:user\.(?:name|email)|color\.\w+|advice\.\w+|core\.(?:quotepath|autocrlf|safecrlf|filemode|ignorecase|abbrev)"
+    r"|(?:commit|tag)\.gpgsign|init\.defaultbranch|pull\.(?:rebase|ff)|push\.default|protocol\.version|log\.\w+"
+    r"|safe\.directory|gc\.auto|rebase\.autosquash|merge\.conflictstyle|fetch\.prune)=.*",
+    re.IGNORECASE,
+)
+# Long options that name something to run, load or send to, keep what they replace under a new name each time, or draw
+# anew each time. A rule that says "can be done again" covers one of them only where it names it.
+_ACTING_TEXT = """
+    upload-pack receive-pack uploadpack receivepack exec execute execdir toolexec command cmd script to-command
+    rsh-command ssh-command remote-command new-volume-script info-script use-compress-program checkpoint-action rsh
+    rsync-path unzip-command filter-program filter-process lua-filter plugin plugins plugin-dir plugin-path
+    pkcs11-module engine provider provider-path loader load-extension preload require hook hooks hookdir hook-dir
+    eval editor pager pre-invoke post-invoke vettool pdf-engine compiler linker wrapper launcher interpreter runner
+    push publish upload deploy send notify mail submit sign-key append backup backup-dir suffix remove-source-files
+    random-source ext-diff strip-program config-command credential-helper output-plugin build-backend
+    script-shell from-module migrate-state fplugin specs processor processorpath processor-path daemon
+"""
+ACTING_OPTIONS = frozenset(_ACTING_TEXT.split())
+# Words that do the same: values of git -c, ssh -o, go -ldflags, apt -o, docker --output and of compilers.
+_ACTING_VALUE = re.compile(
+    r"(?i)\b(?:proxycommand|localcommand|knownhostscommand|pkcs11provider|securitykeyprovider|sshcommand|hookspath|fsmonitor)\b"
+    r"|-extld\b|::(?:pre|post)-(?:install-pkgs|invoke)|\bdir::bin\b|\bext::|\btype=registry\b|\bpush=true\b"
+    r"|^(?:-C)?linker=|^-B[./]|^-J-|^(?:rtmps?|srt|rtp|udp|tcp|icecast)://|^[/-]p:(?:publishprofile|deployonbuild)"
+)
 
 
 class SqlNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,46 +163,6 @@ def _sql_tokens(text: str) -> list[tuple[str, str]] | None:
         if m.lastgroup not in (None, "space"):
             found.append((str(m.lastgroup), m[0].lower()))
     return found
-
-
-_PLACES = re.compile(r"\{(operands|first|last|refs)\}")
-_PLAIN = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
-# Reading these can consume or change something (a FIFO of a service, a device, a kernel file).
-_LIVE_FILE = re.compile(r"(?:^|=|\.\.)(?:/(?:dev|proc|sys|run)(?:/|$)|/?(?:dev|proc|sys|run)/)")
-_STILL_FILE = re.compile(
-    r"(?:/dev/(?:null|stdin|zero)|/proc/(?:cpuinfo|meminfo|version|loadavg|uptime|mounts|stat|filesystems|cmdline)"
-    r"|/proc/(?:\d+|self)/(?:status|stat|cmdline|limits|cgroup|maps|mounts)|/sys/fs/cgroup/[a-z0-9._/-]+)"
-)
-
-
-# Settings that git may be given on its command line without running anything else for it.
-_GIT_SETTING = re.compile(
-    r"(?:user\.(?:name|email)|color\.\w+|advice\.\w+|core\.(?:quotepath|autocrlf|safecrlf|filemode|ignorecase|abbrev)"
-    r"|(?:commit|tag)\.gpgsign|init\.defaultbranch|pull\.(?:rebase|ff)|push\.default|protocol\.version|log\.\w+"
-    r"|safe\.directory|gc\.auto|rebase\.autosquash|merge\.conflictstyle|fetch\.prune)=.*",
-    re.IGNORECASE,
-)
-
-
-# Long options that name something to run, load or send to, keep what they replace under a new name each time, or draw
-# anew each time. A rule that says "can be done again" covers one of them only where it names it.
-_ACTING_TEXT = """
-    upload-pack receive-pack uploadpack receivepack exec execute execdir toolexec command cmd script to-command
-    rsh-command ssh-command remote-command new-volume-script info-script use-compress-program checkpoint-action rsh
-    rsync-path unzip-command filter-program filter-process lua-filter plugin plugins plugin-dir plugin-path
-    pkcs11-module engine provider provider-path loader load-extension preload require hook hooks hookdir hook-dir
-    eval editor pager pre-invoke post-invoke vettool pdf-engine compiler linker wrapper launcher interpreter runner
-    push publish upload deploy send notify mail submit sign-key append backup backup-dir suffix remove-source-files
-    random-source ext-diff strip-program config-command credential-helper output-plugin build-backend
-    script-shell from-module migrate-state fplugin specs processor processorpath processor-path daemon
-"""
-ACTING_OPTIONS = frozenset(_ACTING_TEXT.split())
-# Words that do the same: values of git -c, ssh -o, go -ldflags, apt -o, docker --output and of compilers.
-_ACTING_VALUE = re.compile(
-    r"(?i)\b(?:proxycommand|localcommand|knownhostscommand|pkcs11provider|securitykeyprovider|sshcommand|hookspath|fsmonitor)\b"
-    r"|-extld\b|::(?:pre|post)-(?:install-pkgs|invoke)|\bdir::bin\b|\bext::|\btype=registry\b|\bpush=true\b"
-    r"|^(?:-C)?linker=|^-B[./]|^-J-|^(?:rtmps?|srt|rtp|udp|tcp|icecast)://|^[/-]p:(?:publishprofile|deployonbuild)"
-)
 
 
 def is_live_file(word: str) -> bool:

@@ -28,6 +28,19 @@ GAP = "..."  # any number of words; each word after it stands, or is mentioned, 
 
 _PLACE = re.compile(r"(?<!\S)(?:<[^<>\s]{1,60}>|\{[^{}\s]{1,60}\}|\$\w{1,60}|\$\{\w{1,60}\})(?!\S)")
 _OPERATOR = frozenset("();<>|&")
+_INTERPRETER = re.compile(
+    r"(?:ba|da|z|k|fi)?sh|source|\.|python[\d.]*|pypy[\d.]*|node|nodejs|deno|bun|tsx|ts-node|ruby|perl|php|Rscript|lua"
+)
+# Letters of options: of those that take the next word, and of those that give code or a module instead of a file.
+_OPTIONS = (
+    (re.compile(r"(?:ba|da|z|k|fi)?sh"), "oO", "cs"),
+    (re.compile(r"(?:python|pypy)[\d.]*"), "WX", "cm"),
+    (re.compile(r"node|nodejs"), "r", "ep"),
+    (re.compile(r"ruby|perl|lua|Rscript"), "r", "eE"),
+    (re.compile(r"php"), "d", "r"),
+)
+_LAUNCHER = {"deno": "run", "bun": "run", "uv": "run"}  # with a word between them and the file
+_SKILL_TOOLS = {"activate_skill": ("name", "skill"), "Skill": ("skill", "command", "name")}
 
 
 class ProjectRule(msgspec.Struct, frozen=True):
@@ -97,20 +110,6 @@ def parse_pattern(text: str, placeholders: bool = False) -> tuple[str, ...]:
         raise ValueError(f"has more than {MAX_WORDS} words")
     return tuple(words)
 
-
-_INTERPRETER = re.compile(
-    r"(?:ba|da|z|k|fi)?sh|source|\.|python[\d.]*|pypy[\d.]*|node|nodejs|deno|bun|tsx|ts-node|ruby|perl|php|Rscript|lua"
-)
-# Letters of options: of those that take the next word, and of those that give code or a module instead of a file.
-_OPTIONS = (
-    (re.compile(r"(?:ba|da|z|k|fi)?sh"), "oO", "cs"),
-    (re.compile(r"(?:python|pypy)[\d.]*"), "WX", "cm"),
-    (re.compile(r"node|nodejs"), "r", "ep"),
-    (re.compile(r"ruby|perl|lua|Rscript"), "r", "eE"),
-    (re.compile(r"php"), "d", "r"),
-)
-_LAUNCHER = {"deno": "run", "bun": "run", "uv": "run"}  # with a word between them and the file
-_SKILL_TOOLS = {"activate_skill": ("name", "skill"), "Skill": ("skill", "command", "name")}
 
 Words = Sequence[str | None]
 

@@ -74,6 +74,21 @@ DoneIf = Annotated[
 ]
 Ambiguous = Annotated[Sentence, Meta(description="What to do where verifying leaves doubt: whole sentences.")]
 
+_BRACES = re.compile(r"\{([^{}]*)\}")
+
+# Commands of two words and more that run another command; what they are called is looked up like a rule.
+CONTAINERS = (
+    "docker exec",
+    "docker run",
+    "docker compose exec",
+    "docker container exec",
+    "docker-compose exec",
+    "podman exec",
+    "podman run",
+    "kubectl exec",
+    "oc exec",
+)
+
 
 class ProgramRow(msgspec.Struct, forbid_unknown_fields=True):
     """Options that may precede a subcommand and do not change what it is."""
@@ -211,7 +226,6 @@ class RulesFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _decode = msgspec_compat.of_values(RulesFile)
-_BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 def parse_file(text: str) -> RulesFile:
@@ -246,20 +260,6 @@ def json_schema() -> str:
     schema: Mapping[str, Any] = msgspec.json.schema(RulesFile)
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Rules of wal-agent"}
     return json.dumps({**head, **schema}, indent=2) + "\n"
-
-
-# Commands of two words and more that run another command; what they are called is looked up like a rule.
-CONTAINERS = (
-    "docker exec",
-    "docker run",
-    "docker compose exec",
-    "docker container exec",
-    "docker-compose exec",
-    "podman exec",
-    "podman run",
-    "kubectl exec",
-    "oc exec",
-)
 
 
 class Classified(msgspec.Struct, frozen=True):

@@ -23,6 +23,34 @@ if TYPE_CHECKING:
 POSITIONAL = b"1"
 _OUTPUT = b"$("  # what a command prints, used in arithmetic itself
 _MAX_DEPTH = 40
+_META = frozenset(b"|&;()<> \t\n")
+_NAME = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789@*#?$!-({['\"")
+_BRACES = re.compile(rb"\{[^\n]*(?:,|\.\.)")
+_MANY = re.compile(rb"\$[@*]|[@*]\]|^\$\{[!]?[\w]*[@*]")  # expansions that are many words even in double quotes
+_ESCAPE = re.compile(
+    rb"\\(?:([abeEfnrtv\\'\"?])|([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8}))"
+)
+_LETTERS = dict(zip(b"abeEfnrtv\\'\"?", b"\a\b\x1b\x1b\f\n\r\t\v\\'\"?", strict=True))
+# Of here-documents.
+_MARK = re.compile(rb"[A-Za-z0-9_.+-]{1,64}|'[A-Za-z0-9_.+ -]{1,64}'|\"[A-Za-z0-9_.+ -]{1,64}\"|\\[A-Za-z0-9_]{1,64}")
+_UNESCAPE = re.compile(rb"\\(?:\n|([$`\\]))")
+# What a text reads, sets and compares.
+_VARIABLE = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*|(?<=\$)[0-9@*]|(?<=\$\{)[0-9@*]")
+_SET = re.compile(
+    rb"([A-Za-z_][A-Za-z0-9_]*|[\])}])[ \t\n]*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))"
+    rb"|(?:\+\+|--)[ \t\n]*([A-Za-z_][A-Za-z0-9_]*)"
+)
+_COMPARED = re.compile(rb"(?<!\S)(\S++)[ \t]++-(?:eq|ne|lt|le|gt|ge)[ \t]++(\S++)|[ \t]-[vR][ \t]++(\S++)")
+_SUBSCRIPT = re.compile(rb"\[([^\]]*)\]\+?=")
+_RUNS = re.compile(rb"\$\((?!\()|`|[<>]\(")
+_GLUED = re.compile(rb"""[^\s=!<>~]=|['"][^'"=]*=""")
+# What stands between words, and inside expansions.
+_GAP = re.compile(rb"(?:[ \t\n]|\\\n)*")
+ENDS = frozenset(b" \t\n;&|()<>`")
+_PLAIN_VARIABLE = re.compile(rb"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")
+_IN_BRACES = re.compile(rb"""[^'"\\`{}$\n]*""")
+_ARITHMETIC = re.compile(rb"[A-Za-z0-9_ \t\n+\-*/%<>=!&|^~?:(),.#\[\]$]*")
+_TEST_ARITHMETIC = re.compile(rb"-(?:eq|ne|lt|le|gt|ge|v)\b|\[[A-Za-z0-9_$]")
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -70,16 +98,6 @@ class Script(msgspec.Struct, frozen=True):
     commands: tuple[Simple, ...]
     functions: frozenset[str] = frozenset()
     leaves: bool = False
-
-
-_META = frozenset(b"|&;()<> \t\n")
-_NAME = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789@*#?$!-({['\"")
-_BRACES = re.compile(rb"\{[^\n]*(?:,|\.\.)")
-_MANY = re.compile(rb"\$[@*]|[@*]\]|^\$\{[!]?[\w]*[@*]")  # expansions that are many words even in double quotes
-_ESCAPE = re.compile(
-    rb"\\(?:([abeEfnrtv\\'\"?])|([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8}))"
-)
-_LETTERS = dict(zip(b"abeEfnrtv\\'\"?", b"\a\b\x1b\x1b\f\n\r\t\v\\'\"?", strict=True))
 
 
 class UnreadableText(Exception):
@@ -257,10 +275,6 @@ def _first(known: int | None, done: bytearray) -> int:
     return len(done) if known is None else known
 
 
-_MARK = re.compile(rb"[A-Za-z0-9_.+-]{1,64}|'[A-Za-z0-9_.+ -]{1,64}'|\"[A-Za-z0-9_.+ -]{1,64}\"|\\[A-Za-z0-9_]{1,64}")
-_UNESCAPE = re.compile(rb"\\(?:\n|([$`\\]))")
-
-
 def read_heredoc(b: bytes, n: Node) -> tuple[Redirect, str | None, list[Node], list[Node], list[Node]]:
     """The redirection, its text where that is literal, the nodes of its expansions, more redirections and words of the
     same command, and what follows the command in its line. Raises UnreadableText."""
@@ -347,17 +361,6 @@ def _decode(text: bytes) -> str | None:
         return None
 
 
-_VARIABLE = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*|(?<=\$)[0-9@*]|(?<=\$\{)[0-9@*]")
-_SET = re.compile(
-    rb"([A-Za-z_][A-Za-z0-9_]*|[\])}])[ \t\n]*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))"
-    rb"|(?:\+\+|--)[ \t\n]*([A-Za-z_][A-Za-z0-9_]*)"
-)
-_COMPARED = re.compile(rb"(?<!\S)(\S++)[ \t]++-(?:eq|ne|lt|le|gt|ge)[ \t]++(\S++)|[ \t]-[vR][ \t]++(\S++)")
-_SUBSCRIPT = re.compile(rb"\[([^\]]*)\]\+?=")
-_RUNS = re.compile(rb"\$\((?!\()|`|[<>]\(")
-_GLUED = re.compile(rb"""[^\s=!<>~]=|['"][^'"=]*=""")
-
-
 def names_in(text: bytes) -> frozenset[bytes]:
     """List all names in a text; parameters that are numbers are one name."""
     return frozenset(POSITIONAL if m in b"0123456789@*" else m for m in _VARIABLE.findall(text))
@@ -429,24 +432,16 @@ class ValueSources:
         return not reached.isdisjoint(self._anything)
 
 
-_GAP = re.compile(rb"(?:[ \t\n]|\\\n)*")
-ENDS = frozenset(b" \t\n;&|()<>`")
-
-
 def split_names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_PLAIN_VARIABLE = re.compile(rb"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")
-_IN_BRACES = re.compile(rb"""[^'"\\`{}$\n]*""")
-_ARITHMETIC = re.compile(rb"[A-Za-z0-9_ \t\n+\-*/%<>=!&|^~?:(),.#\[\]$]*")
 _EXPANSIONS = split_names("simple_expansion expansion command_substitution process_substitution arithmetic_expansion")
 _INSIDE = split_names(  # what may surround an expansion inside a word, a test or an arithmetic expression
     """word concatenation string string_content raw_string ansi_c_string translated_string number command_name subscript
     variable_name special_variable_name variable_assignment array brace_expression extglob_pattern regex test_operator
     binary_expression unary_expression ternary_expression postfix_expression parenthesized_expression"""
 )
-_TEST_ARITHMETIC = re.compile(rb"-(?:eq|ne|lt|le|gt|ge|v)\b|\[[A-Za-z0-9_$]")
 
 
 class ExpansionReader:

@@ -22,6 +22,26 @@ from wal_agent.records import Class
 
 Words = Sequence[Word]
 _ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=.*", re.DOTALL)
+_SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "ash", "rbash"})
+_SHELL_LONG = frozenset({"--login", "--norc", "--noprofile", "--posix", "--verbose", "--noediting"})
+_SSH_SAFE = re.compile(
+    r"(?:StrictHostKeyChecking|BatchMode|ConnectTimeout|ConnectionAttempts|UserKnownHostsFile|GlobalKnownHostsFile|LogLevel"
+    r"|ServerAlive\w+|TCPKeepAlive|Identit\w+|Port|User|HostName|Pubkey\w+|Password\w+|PreferredAuthentications|Compression"
+    r"|ForwardAgent|RequestTTY|AddressFamily|CheckHostIP|VisualHostKey|HostKeyAlgorithms)[= ].*",
+    re.IGNORECASE,
+)
+_HOST = re.compile(r"[\w.@:-]{1,60}", re.ASCII)  # what the prompt may show as it is
+_ANYTHING = Word(None)
+_FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+# Programs whose packages are known by the same name; `npx cat` would run a package that is not `cat`.
+_CHECKERS = frozenset({"tsc", "prettier", "eslint", "stylelint", "biome"})
+_NPX_HOW = frozenset({"--no-install", "--no", "--yes", "-y", "--prefer-offline", "--offline", "--"})
+_PREFIXES = frozenset(
+    {"sudo", "doas", "env", "timeout", "gtimeout", "nice", "ionice", "nohup", "time", "stdbuf", "command"}
+)
+_MOVES = frozenset({"-C", "--chdir", "-D", "-R", "-b", "-i"})  # another folder, root, time or environment
+
+_CODE = re.compile(r'"?[^$`"\\]*(?:\$\?|\$\{\?\})[^$`"\\]*"?')  # words around the exit code before
 
 
 class InnerRun(msgspec.Struct, frozen=True):
@@ -132,17 +152,6 @@ def _run_text(text: str | None) -> InnerRun:
 
 def _join_words(words: Words) -> str | None:
     return None if any(w.text is None for w in words) else " ".join(w.text or "" for w in words)
-
-
-_SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "ash", "rbash"})
-_SHELL_LONG = frozenset({"--login", "--norc", "--noprofile", "--posix", "--verbose", "--noediting"})
-_SSH_SAFE = re.compile(
-    r"(?:StrictHostKeyChecking|BatchMode|ConnectTimeout|ConnectionAttempts|UserKnownHostsFile|GlobalKnownHostsFile|LogLevel"
-    r"|ServerAlive\w+|TCPKeepAlive|Identit\w+|Port|User|HostName|Pubkey\w+|Password\w+|PreferredAuthentications|Compression"
-    r"|ForwardAgent|RequestTTY|AddressFamily|CheckHostIP|VisualHostKey|HostKeyAlgorithms)[= ].*",
-    re.IGNORECASE,
-)
-_HOST = re.compile(r"[\w.@:-]{1,60}", re.ASCII)  # what the prompt may show as it is
 
 
 def _shell(c: Simple) -> tuple[InnerRun, ...]:
@@ -270,10 +279,6 @@ def _parallel(c: Simple) -> tuple[InnerRun, ...]:
     return (InnerRun(text=text, shell=True, least="unknown", why="runs commands that are put together from parts"),)
 
 
-_ANYTHING = Word(None)
-_FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
-
-
 _XARGS = WrapperSpec(
     "0rtpxo",
     "ILnPsdaE",
@@ -371,11 +376,6 @@ def _git(c: Simple) -> tuple[InnerRun, ...] | None:
     return (replace(found[0], own=words), *found[1:])
 
 
-# Programs whose packages are known by the same name; `npx cat` would run a package that is not `cat`.
-_CHECKERS = frozenset({"tsc", "prettier", "eslint", "stylelint", "biome"})
-_NPX_HOW = frozenset({"--no-install", "--no", "--yes", "-y", "--prefer-offline", "--offline", "--"})
-
-
 def _npx(c: Simple) -> tuple[InnerRun, ...] | None:
     """A checker as the project has it; where it has none it is fetched first."""
     i = next((i for i, w in enumerate(c.words) if i and w.text not in _NPX_HOW), len(c.words))
@@ -462,20 +462,11 @@ def literal_commands(script: Script | None) -> tuple[Simple, ...] | None:
     return None if None in found else tuple(c for c in found if c is not None)
 
 
-_CODE = re.compile(r'"?[^$`"\\]*(?:\$\?|\$\{\?\})[^$`"\\]*"?')  # words around the exit code before
-
-
 def _with_code(c: Simple) -> Simple:
     if not c.words or c.words[0].text not in ("echo", "printf"):
         return c
     known = (replace(w, text=w.source) if w.text is None and _CODE.fullmatch(w.source) else w for w in c.words)
     return replace(c, words=tuple(known))
-
-
-_PREFIXES = frozenset(
-    {"sudo", "doas", "env", "timeout", "gtimeout", "nice", "ionice", "nohup", "time", "stdbuf", "command"}
-)
-_MOVES = frozenset({"-C", "--chdir", "-D", "-R", "-b", "-i"})  # another folder, root, time or environment
 
 
 def _strip_prefixes(c: Simple, depth: int = 0) -> Simple | None:
