@@ -28,7 +28,10 @@ pytestmark = deep
 TALKING = ("--auto", "--prompt=hello there")
 
 
-@pytest.fixture(params=["opencode", "kilo"])
+BOTH = pytest.mark.parametrize("box", ["opencode", "kilo"], indirect=True)  # what depends on the folders of each
+
+
+@pytest.fixture(params=["opencode"])
 def box(agent_cli: Callable[[str], Path], request: pytest.FixtureRequest, tmp_path: Path) -> Box:
     return Box(tmp_path, agent_cli(request.param), AGENTS[request.param])
 
@@ -62,6 +65,7 @@ def users_files(box: Box) -> dict[str, str]:
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in base.rglob("*") if p.is_file()}
 
 
+@BOTH
 def test_no_network_no_stall_and_nothing_in_the_users_folder(box: Box, runs: list[Run]) -> None:
     """With a plugin OpenCode asks npm for its package, for 75 s where nothing answers, and waits a minute for a dead
     process's lock. The words that keep npm quiet do not reach the tools."""
@@ -98,6 +102,7 @@ def test_no_network_no_stall_and_nothing_in_the_users_folder(box: Box, runs: lis
     assert not [name for name in OFFLINE if f"{name}=" in shown]
 
 
+@BOTH
 def test_a_turn_without_our_plugin_shows(box: Box) -> None:
     """Nobody knows the session's id then; its first turn is found in the database."""
     wish, journal = str(uuid.uuid4()), box.agent.capabilities.journal

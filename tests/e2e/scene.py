@@ -47,13 +47,13 @@ PATIENCE = 120.0  # seconds after which a thing that should have happened counts
 
 
 def until(what: Callable[[], Any], why: str, patience: float = PATIENCE) -> Any:
-    """Poll until `what()` is truthy; give it."""
+    """Poll until `what()` is truthy; give it. What takes long is asked less often: others want the processor."""
     end = time.monotonic() + patience
-    while time.monotonic() < end:
+    while (now := time.monotonic()) < end:
         found = what()
         if found:
             return found
-        time.sleep(0.02)
+        time.sleep(max(0.02, time.monotonic() - now))
     raise AssertionError(f"waited {patience:.0f} s in vain: {why}")
 
 

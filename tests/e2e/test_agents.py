@@ -15,11 +15,12 @@ import pytest
 
 from tests.e2e.scene import Scene, agent_scene, check_exact, check_log, until
 from tests.e2e.terminal import Terminal
-from tests.tiers import once
+from tests.tiers import KINDS, SAME_CODE, once
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.model import Call, Called, HistoryText, Part, Returned, Turn
 
 HOOKED = [name for name, agent in AGENTS.items() if rehearsal_of(agent) is not None]
+OWN_CODE = [name for name in HOOKED if name not in SAME_CODE]
 TASK = "please do the work"
 NOTICE = "[wal-agent recovery] "
 # Of each kind of module one: hooks around its file, a file that lags, nested calls, a database. The demo of every agent
@@ -34,6 +35,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[s
         yield made
 
 
+@pytest.mark.parametrize("scene", once(KINDS, "codex"), indirect=True)
 def test_doctor_proves_that_an_allow_runs_and_a_deny_does_not(scene: Scene) -> None:
     done = scene.machine("vm-1").cli("doctor", scene.agent)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -41,7 +43,7 @@ def test_doctor_proves_that_an_allow_runs_and_a_deny_does_not(scene: Scene) -> N
 
 
 @pytest.mark.parametrize(
-    "scene", once((name for name in HOOKED if name not in ("opencode", "kilo", "kimi")), "codex"), indirect=True
+    "scene", once((name for name in OWN_CODE if name not in ("opencode", "kimi")), "codex"), indirect=True
 )
 def test_no_arguments_without_a_terminal(scene: Scene) -> None:
     """I6: the exit code is the agent's own for no arguments and an empty stdin. (OpenCode and Kilo wait for
@@ -62,6 +64,7 @@ def test_no_arguments_without_a_terminal(scene: Scene) -> None:
     assert run.process.returncode == bare.returncode, run.stderr() + bare.stderr
 
 
+@pytest.mark.parametrize("scene", once(OWN_CODE, "codex"), indirect=True)
 def test_no_arguments_on_a_terminal(scene: Scene) -> None:
     """`wal-agent run AGENT` starts the agent's own screen; what ends it is the person's Ctrl-C."""
     machine = scene.machine("vm-1")
@@ -145,7 +148,7 @@ SHUT_OUT = {"gemini": ["-e", "none"], "qwen": ["-e", "none"]}
 
 
 # Kimi's hooks have no switch. Were they silent all the same, its session would be unknown until its end.
-@pytest.mark.parametrize("scene", once((name for name in HOOKED if name != "kimi"), "codex"), indirect=True)
+@pytest.mark.parametrize("scene", once((name for name in OWN_CODE if name != "kimi"), "codex"), indirect=True)
 def test_hooks_that_do_not_answer(scene: Scene) -> None:
     """I5: nobody could see that these hooks are off. The run ends before the model has answered: no tool has run."""
     machine = scene.machine("vm-1")

@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.scene import PATIENCE, Machine, Scene, until
 from tests.e2e.terminal import Terminal
 from tests.servers.metadata import PREEMPTED, metadata
-from tests.tiers import deep, once
+from tests.tiers import KINDS, deep, once
 from wal_agent.agents.base import ACT_BEGINS
 from wal_agent.recovery.report import name_calls
 from wal_agent.rehearsal.model import Call, HistoryText, Turn
@@ -335,7 +335,7 @@ ALL = ["claude", "codex", "copilot", "gemini", "kimi", "opencode", "pi", "qwen"]
 PROMPTED = [agent for agent in ALL if agent != "kimi"]  # at a terminal, by their command line
 
 
-@pytest.mark.parametrize("scene", once(ALL, "codex"), indirect=True)
+@pytest.mark.parametrize("scene", once(KINDS, "codex"), indirect=True)
 def test_what_nobody_looked_at_is_told_to_each_new_session(scene: Scene) -> None:
     """I8: the agent had answered that it does not know, and the third start knew of nothing and charged again."""
     machine = scene.machine("vm")
@@ -360,7 +360,7 @@ def test_what_nobody_looked_at_is_told_to_each_new_session(scene: Scene) -> None
     assert [o.intent.call for o in scene.replay().state.open] == [1]
 
 
-@pytest.mark.parametrize("scene", once(ALL, "codex"), indirect=True)
+@pytest.mark.parametrize("scene", once(KINDS, "codex"), indirect=True)
 def test_a_pause_in_a_tool_leaves_it_open_and_the_task_goes_on(scene: Scene) -> None:
     """I8: a person's pause ends the tool and the turn; neither is complete."""
     machine = scene.machine("vm")
@@ -379,7 +379,7 @@ def test_a_pause_in_a_tool_leaves_it_open_and_the_task_goes_on(scene: Scene) -> 
     assert ledger.read_text().splitlines() == ["charged"]
 
 
-OTHERS = [pytest.param(agent, "stop", marks=deep) for agent in ALL if agent != "codex"]
+OTHERS = [pytest.param(agent, "stop", marks=deep) for agent in KINDS if agent != "codex"]
 OTHERS += [pytest.param("pi", "notice", marks=deep)]
 
 
@@ -452,7 +452,7 @@ def test_a_server_and_a_charge_in_the_background_end_with_the_run_and_are_named(
     assert [served[call] for call in left] == [False], "nobody need look at a server"
 
 
-@pytest.mark.parametrize("scene", once(ALL, "codex"), indirect=True)
+@pytest.mark.parametrize("scene", once(KINDS, "codex"), indirect=True)
 def test_a_conversation_goes_on_with_the_new_prompt_alone(scene: Scene) -> None:
     """After a clean end there is nothing to tell."""
     machine = scene.machine("vm")
@@ -664,7 +664,7 @@ def test_at_a_terminal_the_notice_waits_for_the_persons_next_prompt(scene: Scene
     assert scene.side() == ["paid"] and len(prompts) == 2
 
 
-@pytest.mark.parametrize("scene", once(ALL, "codex"), indirect=True)
+@pytest.mark.parametrize("scene", once(KINDS, "codex"), indirect=True)
 def test_a_run_without_arguments_goes_on_as_the_lost_one_also_at_a_terminal(scene: Scene) -> None:
     """The lost run had a task and nobody to talk to, and so has this one. The log's arguments say so."""
     machine, seen = _killed_in_a_call(scene)

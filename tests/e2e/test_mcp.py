@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from tests.e2e.scene import LONG, TASK, USUAL, Scene, crashed
-from tests.tiers import once
+from tests.tiers import SAME_CODE, once
 from wal_agent.agents import AGENTS
 from wal_agent.rehearsal.model import Call, Returned, Turn
 
@@ -50,7 +50,7 @@ def test_every_agent_that_takes_it_is_tried() -> None:
     assert sorted(NAMES) == sorted(name for name, agent in AGENTS.items() if agent.capabilities.mcp)
 
 
-@pytest.mark.parametrize("scene", once(sorted(NAMES), USUAL), indirect=True)
+@pytest.mark.parametrize("scene", once(sorted(NAMES.keys() - set(SAME_CODE)), USUAL), indirect=True)
 def test_an_agent_without_a_shell_recalls_and_settles_what_is_in_doubt(scene: Scene) -> None:
     """I8: the call that was cut off gets the agent's answer by the tool `settle`, and no tool of wal-agent's own counts
     as a look. I1: nothing is written for these calls but their records, and none is an effect."""

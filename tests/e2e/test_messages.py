@@ -14,14 +14,16 @@ import pytest
 from tests.e2e.scene import Machine, Scene, until
 from tests.faults.talk import talk
 from tests.servers.nats import NatsServer
-from tests.tiers import deep, once
+from tests.tiers import SAME_CODE, deep, once
 from tests.unit.recovery.test_prompt_tokens import tokenizer
 from wal_agent.agents import AGENTS
 from wal_agent.recovery.prompt import MAX_TOKENS
 from wal_agent.rehearsal.model import HistoryText, Returned, Turn
 
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-SPEAKING = sorted(name for name, agent in AGENTS.items() if agent.capabilities.speaks - {"turn_started"})
+SPEAKING = sorted(
+    name for name, agent in AGENTS.items() if agent.capabilities.speaks - {"turn_started"} and name not in SAME_CODE
+)
 
 
 def spoken(scene: Scene, n: int) -> str:

@@ -8,15 +8,12 @@ import json
 import pytest
 
 from tests.e2e.scene import Machine, Scene, until
-from tests.tiers import deep, once
+from tests.tiers import KINDS, deep, once
 from wal_agent.rehearsal.model import Call, HistoryText, Returned, Turn
 from wal_agent.supervise.gate import PATIENCE, STUBBORN
 from wal_agent.wording.messages import REFUSED
 
 CHARGE = "#!/bin/sh\necho charged >> side\n[ -e calm ] || exec sleep 1000\n"
-
-
-ALL = ["claude", "codex", "copilot", "gemini", "kimi", "opencode", "pi", "qwen"]
 
 
 def write_charge(scene: Scene) -> None:
@@ -36,7 +33,7 @@ def cut_off_in_charge(scene: Scene, machine: Machine) -> None:
     machine.end()
 
 
-@pytest.mark.parametrize("scene", once(ALL, "codex"), indirect=True)
+@pytest.mark.parametrize("scene", once(KINDS, "codex"), indirect=True)
 def test_a_call_in_flight_does_not_run_again_before_anything_has_looked(scene: Scene) -> None:
     """I1, I8: whether it happened is not known, so nothing is changed, in whatever words; the same call runs once the
     agent has looked."""
@@ -87,7 +84,7 @@ def test_a_check_that_says_that_it_happened_resolves_the_call(scene: Scene) -> N
     assert machine.status()["state"] == "closed"
 
 
-@pytest.mark.parametrize("scene", once(ALL, "claude"), indirect=True)
+@pytest.mark.parametrize("scene", once(KINDS, "claude"), indirect=True)
 def test_a_call_that_was_done_before_the_cut_is_refused_once_with_its_result(scene: Scene) -> None:
     """I1: the machine was lost while the model thought about what the call had printed."""
     machine = scene.machine("vm-1")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.scene import Machine, Scene, until
-from tests.tiers import deep, once
+from tests.tiers import KINDS, deep, once
 from wal_agent.agents import AGENTS
 from wal_agent.rehearsal.model import Called, HistoryText, Returned, Turn
 
@@ -362,7 +362,7 @@ def test_the_files_go_back_with_the_conversation_of_a_run_that_is_stopped(scene:
     assert "begun" not in kept and kept.strip()
 
 
-@pytest.mark.parametrize("scene", once(EVERY_AGENT, "codex"), indirect=True)
+@pytest.mark.parametrize("scene", once(KINDS, "codex"), indirect=True)
 def test_a_live_run_is_rewound_and_goes_on(scene: Scene) -> None:
     """I2, I8: the same process ends its agent in good order, rewrites under its own epoch, and starts it again; the
     agent's next request holds the note, and no line of what was left out."""

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.e2e.scene import Scene, crashed, notices, texts_in, until
-from tests.tiers import deep
+from tests.tiers import KINDS, deep
 from wal_agent.agents.gemini.rehearsal import rehearsal
 from wal_agent.recovery.report import name_calls
 from wal_agent.rehearsal.model import HistoryText, Turn
@@ -54,7 +54,7 @@ def test_a_second_task_whose_machine_is_lost_before_its_first_turn_is_done(scene
 
 
 @deep
-@pytest.mark.parametrize("scene", ["claude", "codex", "copilot", "gemini", "opencode", "pi", "qwen"], indirect=True)
+@pytest.mark.parametrize("scene", KINDS, indirect=True)
 def test_a_call_that_the_agent_answered_for_leaves_the_next_task_alone(scene: Scene) -> None:
     """I8: the agent's word is kept, the call stays open, and the next task is a new session."""
     machine = scene.machine("vm-1")
