@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -212,15 +212,24 @@ def spare_child(pid: int) -> None:
 def marked_processes(run: str) -> list[psutil.Process]:
     """Living processes of this user that carry the run's marker, or that of a run inside it, but for this process."""
     found = []
-    for process in psutil.process_iter(["pid"]):
-        if process.pid == os.getpid():
-            continue
+    for pid in _naming(run) if run else ():
         with suppress(psutil.Error, OSError):
+            process = psutil.Process(pid)
             env = process.environ()
             its = run in (env.get(MARKER, ""), *env.get(CHAIN, "").split(":"))
-            if run and its and process.status() != psutil.STATUS_ZOMBIE:
+            if its and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def _naming(run: str) -> Iterator[int]:
+    """Other processes whose variables have the word `run`; where there is no /proc, all others."""
+    words = run.encode()
+    for pid in psutil.pids():
+        if pid != os.getpid():
+            with suppress(OSError):
+                if sys.platform != "linux" or words in Path(f"/proc/{pid}/environ").read_bytes():
+                    yield pid
 
 
 def descendants(pid: int) -> list[psutil.Process]:
@@ -270,14 +279,15 @@ def process_table(*, zombies: bool = False) -> dict[int, Running]:
     """All living processes of this machine, by number; empty where there is no /proc. `zombies`: those too that their
     parent has not waited for."""
     found = {}
-    for entry in Path("/proc").glob("[0-9]*/stat") if sys.platform == "linux" else ():
+    for number in psutil.pids() if sys.platform == "linux" else ():
         with suppress(OSError, ValueError, IndexError):
-            name, _, rest = entry.read_text("utf-8", "replace").partition("(")[2].rpartition(")")
+            name, _, rest = Path(f"/proc/{number}/stat").read_bytes().partition(b"(")[2].rpartition(b")")
             fields = rest.split()
-            ended = fields[0] in ("Z", "X")
+            ended = fields[0] in (b"Z", b"X")
             if zombies or not ended:
-                id = int(entry.parent.name), int(fields[19])
-                found[id[0]] = Running(id, int(fields[1]), int(fields[3]), name, ended, int(fields[8]))
+                id = number, int(fields[19])
+                parent, session, reaped = int(fields[1]), int(fields[3]), int(fields[8])
+                found[number] = Running(id, parent, session, name.decode("utf-8", "replace"), ended, reaped)
     return found
 
 
