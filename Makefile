@@ -2,7 +2,7 @@
 # command in a fresh clone; scripts/check-prerequisites says in one line what a machine lacks.
 
 PYTHON ?= python3
-WORKERS ?= 3
+WORKERS ?= 4
 AGENT ?= gemini
 BIN := .venv/bin
 NPM := .tools/npm
