@@ -48,7 +48,7 @@ from wal_agent.supervise.callers import Callers, peer_of
 from wal_agent.supervise.processes import become_subreaper
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while not true():
         if time.monotonic() > end:
@@ -347,6 +347,6 @@ def popen(argv: Sequence[str], env: dict[str, str], cwd: Path) -> subprocess.Pop
     )
 
 
-def done(process: subprocess.Popen[str], seconds: float = 280) -> tuple[int, str, str]:
+def done(process: subprocess.Popen[str], seconds: float = 580) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=seconds)
     return process.returncode, out, err

@@ -43,7 +43,7 @@ from wal_agent.wal.reader import Replay, replay
 from wal_agent.wal.store import JobStore
 
 TTL = "6"  # seconds: as long is waited for a machine that was lost, and as long may one here stand still
-PATIENCE = 120.0  # seconds after which a thing that should have happened counts as not happening
+PATIENCE = 240.0  # seconds after which a thing that should have happened counts as not happening
 
 
 def until(what: Callable[[], Any], why: str, patience: float = PATIENCE) -> Any:
