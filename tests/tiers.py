@@ -37,6 +37,6 @@ def each(agents: Iterable[Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("agent", values)
 
 
-def tier(version: str) -> list[pytest.MarkDecorator]:
+def tier(agent: str, version: str) -> list[pytest.MarkDecorator]:
     """The marks of a test on one version of an agent; empty: on the pinned one."""
-    return [deep] if version else []
+    return [deep] if version or agent in SAME_CODE else []

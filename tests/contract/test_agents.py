@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.agent_box import Box, Run, done, wait_until
-from tests.tiers import SAME_CODE, each, tier
+from tests.tiers import each, tier
 from wal_agent.agents import AGENTS, hook_line, rehearsal_of
 from wal_agent.agents.base import (
     Agent,
@@ -72,7 +72,7 @@ def texts(heard: list[Part]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("agent", "version"), [pytest.param(*lane, marks=tier(lane[1])) for lane in LANES], ids=LANE_IDS
+    ("agent", "version"), [pytest.param(*lane, marks=tier("", lane[1])) for lane in LANES], ids=LANE_IDS
 )
 def test_a_run(agent: Agent, version: str, agent_cli: Program, tmp_path: Path, runs: list[Run]) -> None:
     """The handshake, allow and deny, how calls end, the completion; nothing of the user's is changed (I7)."""
@@ -246,9 +246,7 @@ def lose(agent: Agent, program: Path, base: Path) -> Lost:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(
-            lane, marks=[pytest.mark.xdist_group(f"back-{i}"), *tier(lane[1] or "same" * (lane[0].name in SAME_CODE))]
-        )
+        pytest.param(lane, marks=[pytest.mark.xdist_group(f"back-{i}"), *tier(lane[0].name, lane[1])])
         for lane, i in zip(LANES, LANE_IDS, strict=True)
     ],
     ids=LANE_IDS,

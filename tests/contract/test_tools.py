@@ -23,7 +23,7 @@ HOOKED = [agent for agent in AGENTS.values() if rehearsal_of(agent) is not None]
 
 @pytest.mark.parametrize(
     ("agent", "version"),
-    [pytest.param(agent, v, marks=tier(v)) for agent in HOOKED for v in ("", *agent.also)],
+    [pytest.param(agent, v, marks=tier(agent.name, v)) for agent in HOOKED for v in ("", *agent.also)],
     ids=lambda value: value if isinstance(value, str) else str(value.name),
 )
 def test_the_declared_tools_are_those_that_are_known(
@@ -33,7 +33,7 @@ def test_the_declared_tools_are_those_that_are_known(
     box = Box(tmp_path, agent_cli(agent.name, version), agent)
     with box.model(Turn(text="Done.")) as model:
         process = box.start(model, "go")
-        model.wait_for(1, 120)
+        model.wait_for(1, 240)
         declared = {name: fields for body in model.requests for name, fields in _declared(body)}
         box.kill(process)
     known = {t["tool"]: t["fields"] for t in json.loads(TABLE.read_text("utf-8")) if t["agent"] == agent.name}
