@@ -25,7 +25,7 @@ import psutil
 from bench.measure import Times, scaled
 from tests.servers import ROOT
 from wal_agent.agents import AGENTS, rehearsal_of
-from wal_agent.rehearsal.demo import home_environment
+from wal_agent.rehearsal.demo import end_at_once, home_environment
 from wal_agent.rehearsal.dialects import GeminiModel
 from wal_agent.rehearsal.model import Turn
 
@@ -105,9 +105,7 @@ def once(case: Case) -> tuple[float, int]:
             took = (time.perf_counter() - began) * 1000
         finally:
             left = list(home_environment(home))
-            for survivor in left:
-                with suppress(psutil.Error):
-                    survivor.kill()
+            end_at_once(left)
             psutil.wait_procs(left)
             process.wait()
         return took, len(left)

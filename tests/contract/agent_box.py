@@ -41,7 +41,7 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.recovery.prompt import read_protocol
-from wal_agent.rehearsal.demo import home_environment
+from wal_agent.rehearsal.demo import end_at_once, home_environment
 from wal_agent.rehearsal.model import Call, Model, Turn
 from wal_agent.supervise.ancestry import ancestry_of
 from wal_agent.supervise.callers import Callers, peer_of
@@ -178,10 +178,7 @@ class Box:
 
     def kill(self, process: subprocess.Popen[str]) -> None:
         """The machine is lost: the agent, and all that it left running."""
-        process.kill()
-        for other in home_environment(self.home):
-            with suppress(psutil.Error):
-                other.kill()
+        end_at_once([psutil.Process(process.pid), *home_environment(self.home)])
         process.communicate()
 
 

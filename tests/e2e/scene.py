@@ -31,7 +31,7 @@ from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.cli.log import as_json, read_entries
 from wal_agent.errors import UsageError
-from wal_agent.rehearsal.demo import home_environment
+from wal_agent.rehearsal.demo import end_all, end_at_once
 from wal_agent.rehearsal.dialects import Gemini, Responses
 from wal_agent.rehearsal.model import Call, Called, HistoryText, Json, Model, Part, Returned, Turn
 from wal_agent.safefs import flock_state
@@ -221,19 +221,11 @@ class Machine:
 
     def end(self) -> None:
         """Switch it off: what still runs here is gone."""
-        for run in self.runs:
-            if run.process.poll() is not None:
-                continue  # its number may be another's by now
-            for process in [*_children(run.pid)]:
-                with suppress(psutil.Error):
-                    process.kill()
-            run.process.kill()
+        running = [run for run in self.runs if run.process.poll() is None]  # else its number may be another's by now
+        end_at_once([process for run in running for process in (psutil.Process(run.pid), *_children(run.pid))])
+        for run in running:
             run.process.wait()
-        left = list(home_environment(self.home))
-        for process in left:
-            with suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(left, timeout=10)
+        end_all(self.home)
 
     def lost(self) -> None:
         """Switch it off for good: its disk is gone too."""

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,10 +141,9 @@ class Stage:
         }
 
     def die(self, run: subprocess.Popen[str], home: Path) -> None:
-        """The machine: the wrapper first, so that the log hears nothing more, then all that it left."""
-        os.kill(run.pid, signal.SIGKILL)
-        run.wait()
+        """The machine."""
         end_all(home)
+        run.wait()
 
     def lose(self, folder: Path) -> None:
         """At once: what a process that is just dying still writes there must not hold it."""
@@ -224,10 +223,17 @@ def end_all(home: Path) -> None:
         alive = [process for process in home_environment(home) if process.pid != os.getpid()]
         if not alive:
             return
-        for process in alive:
-            with suppress(psutil.Error):
-                process.kill()
+        end_at_once(alive)
         psutil.wait_procs(alive, timeout=5)
+
+
+def end_at_once(processes: Collection[psutil.Process]) -> None:
+    """As a machine that dies ends them: all are stopped before one is ended. An agent that lived on would end its
+    commands, and a script whose command is ended goes on to its next one."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in processes:
+            with suppress(psutil.Error):
+                process.send_signal(number)
 
 
 def home_environment(home: Path) -> Iterator[psutil.Process]:

@@ -475,8 +475,9 @@ def _words(process: psutil.Process) -> str:
 
 
 def end_processes(processes: Iterable[psutil.Process], grace: float = GRACE) -> None:
-    """SIGTERM, up to `grace` seconds, then SIGKILL for what is left."""
-    alive = list(processes)
+    """SIGTERM, up to `grace` seconds, then SIGKILL for what is left. The oldest first: a script whose command is ended
+    before it goes on to its next one, and a number tells no age once numbers are used again."""
+    alive = sorted(processes, key=_birth)
     for process in alive:
         with suppress(psutil.Error):
             process.terminate()
@@ -484,9 +485,16 @@ def end_processes(processes: Iterable[psutil.Process], grace: float = GRACE) -> 
     kill_processes(alive)
 
 
+def _birth(process: psutil.Process) -> tuple[float, int]:
+    try:
+        return process.create_time(), process.pid
+    except psutil.Error:
+        return 0.0, process.pid
+
+
 def kill_processes(processes: Iterable[psutil.Process]) -> None:
     """SIGKILL, and wait until they are gone (bounded: a process in uninterruptible sleep is left behind)."""
-    alive = list(processes)
+    alive = sorted(processes, key=_birth)
     for process in alive:
         with suppress(psutil.Error):
             process.kill()

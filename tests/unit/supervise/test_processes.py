@@ -119,6 +119,29 @@ def test_what_ignores_sigterm_is_ended_all_the_same(trees: list[Tree]) -> None:
     until(lambda: marked_processes(tree.run) == [], "it is gone")
 
 
+def test_a_script_is_ended_before_the_command_that_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would go on to its next one. Numbers are used again: a command may have a lower one than its script."""
+    script = subprocess.Popen(["sh", "-c", "sleep 0.1; sleep 600; touch next"], cwd=tmp_path)
+    try:
+        told: list[int] = []
+        terminate = psutil.Process.terminate
+
+        def note(process: psutil.Process) -> None:
+            told.append(process.pid)
+            terminate(process)
+
+        monkeypatch.setattr(psutil.Process, "terminate", note)
+        parent = psutil.Process(script.pid)
+        commands = until(lambda: [p for p in parent.children() if p.cmdline() == ["sleep", "600"]], "it waits for it")
+        processes.end_processes([*commands, parent])
+        assert told == [script.pid, commands[0].pid] and not (tmp_path / "next").exists()
+    finally:
+        script.kill()
+        script.wait()
+
+
 def test_what_was_spared_is_left_when_the_adopted_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """What sends a run's messages outlives the run that started it."""
     children = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
