@@ -63,7 +63,7 @@ class Side:
         """The lines without what moves, is different by nature, or is empty."""
         text = SAVED.sub("", self.terminal.screen())
         self.seen.append(text)
-        text = SPINNERS.sub("*", text.replace(f"{self.root.name}/", "SIDE/"))
+        text = SPINNERS.sub("*", re.sub(rf"\b{self.root.name}/", "SIDE/", text))
         lines = (re.sub(r"\d+", "0", line).strip() for line in text.splitlines())
         unwanted = re.compile("|".join(filter(None, (MOVES.pattern, KNOWN.get(self.agent, "")))))
         return "\n".join(line for line in lines if line and not unwanted.search(line))
