@@ -129,7 +129,7 @@ def test_two_sessions_of_one_client_are_two_jobs(scene: Scene) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("scene", ["claude", "kimi", "opencode"], indirect=True)
+@pytest.mark.parametrize("scene", ["claude", "kimi"], indirect=True)
 def test_a_fork_is_a_job_of_its_own(scene: Scene) -> None:
     """I1, I3: the fork's calls are in its own log from the first prompt on; both sessions come back after a crash, on
     another machine too, which has a note of the first one that it loads."""
