@@ -26,9 +26,9 @@ def once(every: Iterable[Any], *first: Any) -> list[Any]:
 
 
 SAME_CODE = ("kilo",)  # agents by another one's code, of which the first tier makes sure that they run
-# Each of them hooks and keeps its session in a way of its own: they stand for the others where the supervisor promises.
-# What an agent does itself is tried on each.
-KINDS = ("claude", "codex", "gemini", "opencode", "pi")
+# Each of them hooks and keeps its session in a way of its own: they stand for the others where the supervisor promises,
+# pi also for OpenCode, whose start is three times as dear. What an agent does itself is tried on each.
+KINDS = ("claude", "codex", "gemini", "pi")
 
 
 def each(agents: Iterable[Any]) -> pytest.MarkDecorator:

@@ -40,7 +40,7 @@ def is_played(agent: str, moment: str, end: str) -> bool:
     tool before it."""
     if agent == FIRST:
         return end == "lost" or moment in ("opened", "tool", "load")
-    return agent not in SAME_CODE and moment in ("unsaved", "load", "file") and end == "lost"
+    return agent not in SAME_CODE and moment in ("load", "file") and end == "lost"
 
 
 CASES = [

@@ -19,7 +19,7 @@ from tests.tiers import KINDS, deep, once
 from wal_agent.agents import AGENTS
 from wal_agent.rehearsal.model import Called, HistoryText, Returned, Turn
 
-EVERY_AGENT = ("claude", "codex", "copilot", "gemini", "opencode", "pi", "qwen")
+REWOUND = ("claude", "codex", "copilot", "opencode", "pi", "qwen")  # and Gemini by the tests below
 WAL_AGENT = f"{shlex.quote(sys.executable)} -m wal_agent"
 
 
@@ -84,7 +84,7 @@ def command(machine: Machine, *args: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("scene", once(EVERY_AGENT, "codex"), indirect=True)
+@pytest.mark.parametrize("scene", once(REWOUND, "codex"), indirect=True)
 def test_a_conversation_is_rewound_compacted_and_brought_back(scene: Scene) -> None:
     """The next request holds the compact form, and no line of what it stands for; the trace is the file as it was."""
     machine = scene.machine("vm-1")
@@ -150,7 +150,7 @@ def test_killed_in_a_rewind_the_conversation_is_the_old_or_the_new_one(scene: Sc
     assert machine.status()["state"] == "closed"
 
 
-@pytest.mark.parametrize("scene", once(["claude", "codex", "gemini", "opencode", "pi"], "codex"), indirect=True)
+@pytest.mark.parametrize("scene", once(["claude", "codex", "pi"], "codex"), indirect=True)
 def test_the_agent_writes_the_summaries_in_a_copy_of_its_conversation(scene: Scene) -> None:
     """Its words replace the turns in the job's own session, which none of the copy's lines reaches; killed
     behind the answer, the same command uses it; what is no answer leaves the form that is made of the lines."""
