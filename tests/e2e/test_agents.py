@@ -23,10 +23,10 @@ HOOKED = [name for name, agent in AGENTS.items() if rehearsal_of(agent) is not N
 OWN_CODE = [name for name in HOOKED if name not in SAME_CODE]
 TASK = "please do the work"
 NOTICE = "[wal-agent recovery] "
-# Of each kind of module one: hooks around its file, a file that lags, nested calls, a database. The demo of every agent
-# loses three machines in a row, and is a test too (test_demo.py).
+# Of three kinds of module one: hooks around its file, a file that lags, nested calls. The demo of every agent loses
+# three machines in a row, and is a test too (test_demo.py).
 LOST = ["gemini", "claude", "codex"]
-DRAINED = ["claude", "codex", "opencode"]
+DRAINED = ["claude", "codex"]
 
 
 @pytest.fixture(params=once(HOOKED, "codex"))
@@ -35,7 +35,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[s
         yield made
 
 
-@pytest.mark.parametrize("scene", once(KINDS, "codex"), indirect=True)
+@pytest.mark.parametrize("scene", ["codex"], indirect=True)
 def test_doctor_proves_that_an_allow_runs_and_a_deny_does_not(scene: Scene) -> None:
     done = scene.machine("vm-1").cli("doctor", scene.agent)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -64,7 +64,7 @@ def test_no_arguments_without_a_terminal(scene: Scene) -> None:
     assert run.process.returncode == bare.returncode, run.stderr() + bare.stderr
 
 
-@pytest.mark.parametrize("scene", once(OWN_CODE, "codex"), indirect=True)
+@pytest.mark.parametrize("scene", once(KINDS, "codex"), indirect=True)
 def test_no_arguments_on_a_terminal(scene: Scene) -> None:
     """`wal-agent run AGENT` starts the agent's own screen; what ends it is the person's Ctrl-C."""
     machine = scene.machine("vm-1")
