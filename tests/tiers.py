@@ -26,8 +26,9 @@ def once(every: Iterable[Any], *first: Any) -> list[Any]:
 
 
 SAME_CODE = ("kilo",)  # agents by another one's code, of which the first tier makes sure that they run
-# Each of them hooks and keeps its session in a way of its own: they stand for the others where the supervisor promises,
-# pi also for OpenCode, whose start is three times as dear. What an agent does itself is tried on each.
+# Each hooks and keeps its session in another way. They stand for all agents in the tests of what the supervisor
+# promises; pi stands for OpenCode too, whose start takes three times as long. What an agent does itself is tried on
+# each.
 KINDS = ("claude", "codex", "gemini", "pi")
 
 

@@ -1,4 +1,4 @@
-"""Whole runs of every agent: doctor's proofs, hooks that do not answer, a drain, and a machine that is lost."""
+"""Whole runs of several agents: doctor's proofs, hooks that do not answer, a drain, and a machine that is lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[s
         yield made
 
 
-@pytest.mark.parametrize("scene", ["codex"], indirect=True)
+@pytest.mark.parametrize("scene", once(KINDS, "codex"), indirect=True)
 def test_doctor_proves_that_an_allow_runs_and_a_deny_does_not(scene: Scene) -> None:
     done = scene.machine("vm-1").cli("doctor", scene.agent)
     assert done.returncode == 0, done.stdout + done.stderr

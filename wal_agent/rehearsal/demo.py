@@ -141,7 +141,7 @@ class Stage:
         }
 
     def die(self, run: subprocess.Popen[str], home: Path) -> None:
-        """The machine."""
+        """End the machine with this home, the run among all else."""
         end_all(home)
         run.wait()
 
