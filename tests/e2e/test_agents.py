@@ -42,6 +42,28 @@ def test_doctor_proves_that_an_allow_runs_and_a_deny_does_not(scene: Scene) -> N
     assert "a denied tool call does not run" in done.stdout + done.stderr
 
 
+ALLOWED: Mapping[str, Sequence[str]] = {
+    "claude": ("--allowedTools=Bash(./paid:*)", "--print"),
+    "copilot": ("--allow-tool=shell(./paid)", "--prompt"),
+    "gemini": ("-m", "gemini-2.5-pro", "--allowed-tools=run_shell_command(./paid)", "--prompt"),
+    "opencode": ("run",),
+    "qwen": ("--allowed-tools=run_shell_command(./paid)", "--prompt"),
+}
+
+
+@pytest.mark.parametrize("scene", once(ALLOWED, "claude", "gemini"), indirect=True)
+def test_a_list_of_allowed_commands_passes_a_check_behind_cd_as_the_capability_says(scene: Scene) -> None:
+    """Decision 064: where it does not, no check is named so. Without a person nothing else may run."""
+    machine, paid = scene.machine("vm-1"), scene.workspace / "paid"
+    paid.write_text("#!/bin/sh\necho paid >> side\n")
+    paid.chmod(0o755)
+    behind = f"cd {scene.workspace} && ./paid 3"
+    scene.script(*[Turn(calls=[machine.rehearsal.shell(command)]) for command in ("./paid 3", behind)], Turn("done"))
+    rules = json.dumps({"bash": {"*": "deny", "./paid *": "allow"}})
+    machine.run(*ALLOWED[scene.agent], TASK, wait=True, OPENCODE_PERMISSION=rules)
+    assert len(scene.side()) == 1 + AGENTS[scene.agent].capabilities.passes_cd
+
+
 @pytest.mark.parametrize(
     "scene", once((name for name in OWN_CODE if name not in ("opencode", "kimi")), "codex"), indirect=True
 )

@@ -539,6 +539,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     It appends to the main file once it has read it, before anything else."""
     pairs_by_id: bool = False
     """Its API pairs calls and results by id, wherever they stand; else a result belongs right behind its call."""
+    passes_cd: bool = True
+    """Its list of allowed commands passes each of them behind `cd FOLDER &&` too."""
     timers: Mapping[str, Callable[[bytes], float]] = {}
     """Tools that have the agent begin a turn later, with what reads of a result when (seconds since 1970; inf: again
     and again). What they scheduled is gone with its process, except where the agent takes it up again

@@ -12,7 +12,9 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
+import shlex
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -27,7 +29,7 @@ from wal_agent.calls.checks import Reading, Shown, beginning, shows_done
 from wal_agent.calls.classify import FOLDERS, NO_RULE, classify, classify_command, worse_class
 from wal_agent.calls.equality import would_repeat
 from wal_agent.calls.quote import inline, safe
-from wal_agent.calls.reading import Runs, find_runs
+from wal_agent.calls.reading import Runs, find_runs, shell_commands
 from wal_agent.calls.rules.table import AWAY, OURS, Classified, Rules, load_rules
 from wal_agent.calls.shell.reader import MAX_TEXT
 from wal_agent.calls.shell.syntax import split_names
@@ -43,6 +45,7 @@ _SHOWS_NOTHING = frozenset({"shell-builtin", "echo", "printf", "sleep", "yes"}) 
 
 # What a sentence on how to verify begins with, where it stands for no command.
 _SAYS = frozenset(("ask", "call", "check", "compare", "look", "open", "query", "read", "see", "verify"))
+MAX_CHECK = 300  # characters of a check
 SENT = "{sent}"  # in `done_if` of a rule for pushes
 # What a call may name.
 _NAME = re.compile(r"[\w.@:/+~-]{3,}")
@@ -53,25 +56,25 @@ _SPAN = re.compile(r"`([^`]+)`")
 
 class Advice(NamedTuple):
     """`next` is for the prompt. `verify`: the commands in it that resolve the call once the agent has run each. `look`:
-    what it names to run here, to find out what became of the call; "" for nothing. `reads`: how to read what each of
-    the checks prints, where that can be read of all of them."""
+    the first command in it to run here, quoted; "" for none. `unknown`: that command, if the built-in rules do not know
+    that it only reads. `reads`: how to read what each of the checks prints, where that can be read of all of them."""
 
     next: str
     verify: tuple[str, ...]
     look: str = ""
     reads: tuple[Reading, ...] = ()
+    unknown: str = ""
 
 
 class _Verification(NamedTuple):
     """How to verify: `text` for the prompt; `commands` where running each of them resolves the call, else none.
-    `named`: whether there is one at all to run here. `look`: a command of the project's to run here, quoted. `reads`:
-    as in Advice."""
+    `look`, `reads`, `unknown`: as in Advice."""
 
     text: str = ""
     commands: tuple[str, ...] = ()
-    named: bool = False
     look: str = ""
     reads: tuple[Reading, ...] = ()
+    unknown: str = ""
 
 
 def advise(
@@ -90,7 +93,7 @@ def advise(
         _project_verification(project, classified, builtin, rules, folder) if project is not None else _Verification()
     )
     how = theirs.text or builtin.text
-    if builtin.named and theirs.text:
+    if builtin.look and theirs.text:
         how = next_steps.project_verifies(builtin.text, theirs.text)
     text = next_steps.fill_verify(text, how)
     for doubt in dict.fromkeys(part.ambiguous for part in (classified, *classified.also) if part.ambiguous):
@@ -101,7 +104,8 @@ def advise(
         rule, source = inline(project.rule, 60), inline(project.source, 80)
         text = next_steps.project_calls_it(text, rule, source, project.cls)
     commands, reads = builtin.commands or theirs.commands, builtin.reads or theirs.reads
-    return Advice(text, commands, builtin.text if builtin.named else theirs.look, reads)
+    look, unknown = (builtin.look, "") if builtin.look else (theirs.look, theirs.unknown)
+    return Advice(text, commands, look, reads, unknown)
 
 
 def _builtin_verification(rule: Classified, rules: Rules, folder: str, sent: str) -> _Verification:
@@ -113,7 +117,8 @@ def _builtin_verification(rule: Classified, rules: Rules, folder: str, sent: str
     whole = commands if all(way.commands for way in ways) else ()
     done = [part.done_if.replace(SENT, sent) if sent or SENT not in part.done_if else "" for part in (rule, *rule.also)]
     reads = tuple(map(Reading, whole, done)) if whole and all(done) else ()
-    return _Verification(text, whole, bool(commands), reads=reads)
+    first = next((way.text for way in ways if way.commands), "")
+    return _Verification(text, whole, first, reads=reads)
 
 
 def _verify_one(rule: Classified, rules: Rules, folder: str) -> _Verification:
@@ -144,7 +149,7 @@ def _project_verification(
         return _Verification()
     found = classify_command(text, rules.ours)
     verifies = _reads(found) and found.rule not in _SHOWS_NOTHING
-    whole = not builtin.named and project.cls == rule.cls and not project.also
+    whole = not builtin.look and project.cls == rule.cls and not project.also
     way = _verification(text, f"{away}{place}", text if verifies and whole else "", folder, quoted=True)
     shows = verifies or (project.theirs and found.rule not in _SHOWS_NOTHING)
     if whole and shows and project.done_if and not place:
@@ -152,8 +157,8 @@ def _project_verification(
         typed = spans[0] if len(spans) == 1 else text
         way = way._replace(reads=(Reading(typed, project.done_if, project.source),))
     if not _is_command(text, rules):
-        return way._replace(text=way.text if builtin.named else f"this project's rule says: {way.text}")
-    return way if place else way._replace(look=way.text)
+        return way._replace(text=way.text if builtin.look else f"this project's rule says: {way.text}")
+    return way if place else way._replace(look=way.text, unknown="" if verifies else text)
 
 
 def _is_command(text: str, rules: Rules) -> bool:
@@ -164,10 +169,29 @@ def _is_command(text: str, rules: Rules) -> bool:
 
 def _verification(text: str, place: str, command: str, folder: str, quoted: bool = False) -> _Verification:
     """`place`: where else than here to run it, as the rest of a sentence."""
-    shown = " ".join([inline(text, 300) if command or quoted else text, *safe(place, 100).split()])
+    shown = " ".join([inline(text, MAX_CHECK) if command or quoted else text, *safe(place, 100).split()])
     if folder and (command or quoted):
         shown += f", in {inline(folder, 200)}"
     return _Verification(shown, (command,) if command and not place else ())
+
+
+def _check_behind_cd(advice: Advice, call: ReadCall, folder: str) -> str:
+    """Return the check behind a `cd` to its folder, quoted, where a model that wrote the call before may write it again
+    in its place: it begins as the call does (`school invite`, `school letters`), or differs within a word only
+    (`credit`, `credited`). Else "" (decision 064)."""
+    if not (advice.unknown and folder):
+        return ""
+    begun = [simple.words[0].text or "" for simple in shell_commands(call) if simple.words]
+    typed = f"cd {shlex.quote(folder)} && {advice.unknown}"
+    shown = typed == safe(typed, MAX_CHECK) and not {*'"\\\n'} & {*typed}
+    alike = any(_alike(advice.unknown.split(" ", 1)[0], word) for word in begun)
+    return f'"{typed}"' if alike and shown else ""
+
+
+def _alike(one: str, other: str) -> bool:
+    same = posixpath.commonprefix((one, other))
+    within = any(word[len(same) :][:1].isalpha() for word in (one, other))
+    return one == other or (within and len(same) > 2 and same[-3:].isalpha())
 
 
 _GroupKey = tuple[str, bytes | int, str]  # tool, input (the number of a call without one), folder
@@ -193,6 +217,7 @@ class InFlight(msgspec.Struct, frozen=True):
     verify: tuple[str, ...] = ()
     folder: str = ""
     look: str = ""
+    behind_cd: str = ""  # what `look` names, where a model may mistake it for the call
     reads: tuple[Reading, ...] = ()
     state: CallState = "open"  # "open" where they differ
 
@@ -218,11 +243,12 @@ def group_calls(
     verdicts: Iterable[Verdict],
     rules: Rules,
     moved: tuple[str, str] = ("", ""),
+    cd: bool = True,
 ) -> tuple[InFlight, ...]:
     """Group identical open calls, in the order of their beginning. A call without a verdict is unknown.
 
     `calls`: open and finished ones by their numbers; a call that is missing there stands alone. `moved`: the
-    workspace that the calls ran in, and the one here."""
+    workspace that the calls ran in, and the one here. `cd`: as Capabilities.passes_cd."""
 
     def key(intent: Intent) -> _GroupKey:
         input = calls[intent.call].input if intent.call in calls else intent.call
@@ -242,6 +268,7 @@ def group_calls(
             rules,
             key[2],
             moved[1],
+            cd,
         )
         for key, group in groups.items()
     )
@@ -264,6 +291,7 @@ def _describe_group(
     rules: Rules,
     folder: str,
     workspace: str,
+    cd: bool,
 ) -> InFlight:
     first, states = group[0].intent, {o.state for o in group}
     rule = classify(call, rules) if call is not None else NO_RULE
@@ -289,6 +317,7 @@ def _describe_group(
         verify=advice.verify,
         folder=folder,
         look=advice.look,
+        behind_cd=_check_behind_cd(advice, call, folder or workspace) if cd and call is not None else "",
         reads=advice.reads,
         state=states.pop() if len(states) == 1 else "open",
     )
@@ -312,8 +341,8 @@ def carry_over(now: Sequence[Verdict], earlier: Recovery | None, here: Callable[
 
 class AskedCall(msgspec.Struct, frozen=True, dict=True):
     """A call in flight in the agent's prompt, with the commands that verify it together and the finding given there.
-    `folder`: where it ran, on this machine; "" for the workspace. `look`: what was named there to run first. `reads`:
-    how to read what the checks print."""
+    `folder`: where it ran, on this machine; "" for the workspace. `look`: what was named there to run first,
+    `behind_cd`: as in InFlight. `reads`: how to read what the checks print."""
 
     call: int
     tool: str
@@ -322,6 +351,7 @@ class AskedCall(msgspec.Struct, frozen=True, dict=True):
     finding: Finding = "unknown"
     folder: str = ""
     look: str = ""
+    behind_cd: str = ""
     reads: tuple[Reading, ...] = ()
 
     @cached_property
@@ -332,20 +362,32 @@ class AskedCall(msgspec.Struct, frozen=True, dict=True):
 def asked_calls(calls: Iterable[InFlight]) -> tuple[AskedCall, ...]:
     """Return the calls of a prompt one by one."""
     return tuple(
-        AskedCall(call, each.tool, each.input, each.verify, each.finding, each.folder, each.look, each.reads)
+        AskedCall(
+            call, each.tool, each.input, each.verify, each.finding, each.folder, each.look, each.behind_cd, each.reads
+        )
         for each in calls
         for call in each.calls
     )
 
 
 def asked_call(
-    call: int, read: ReadCall, cls: Class, rules: Rules, before: Sequence[Fact] = (), workspace: str = ""
+    call: int,
+    read: ReadCall,
+    cls: Class,
+    rules: Rules,
+    before: Sequence[Fact] = (),
+    workspace: str = "",
+    cd: bool = True,
 ) -> AskedCall:
-    """Return an open call as the agent would be asked about it, without evidence. `before`: the facts of its intent."""
+    """Return an open call as the agent would be asked about it, without evidence. `before`: the facts of its intent;
+    `cd`: as Capabilities.passes_cd."""
     rule = classify(read, rules)
     sent = sent_line(read, before, workspace) if SENT in rule.done_if else ""
     advice = advise(worse_class(cls, rule.cls), "unknown", rule, rules, read.folder, sent)
-    return AskedCall(call, read.tool, read.input, advice.verify, "unknown", read.folder, advice.look, advice.reads)
+    behind = _check_behind_cd(advice, read, read.folder or workspace) if cd else ""
+    return AskedCall(
+        call, read.tool, read.input, advice.verify, "unknown", read.folder, advice.look, behind, advice.reads
+    )
 
 
 Once = Callable[[AskedCall], bool]
@@ -389,8 +431,8 @@ class Resolver:
         may show instead."""
         found = False
         with self._lock:
-            there = [a for a in self._asked_in(call.folder) if a.reads and a.finding == "unknown"]
-            meant = [(a, r) for a in there for r in a.reads if _verified(call, a, (r.command,))]
+            asked_about = [a for a in self._asked if a.reads and a.finding == "unknown"]
+            meant = [(a, r) for a in asked_about for r in a.reads if self._verified(call, a, (r.command,))]
         for asked, reading in meant:
             found = True
             line = shows_done(reading, well, result)
@@ -430,10 +472,9 @@ class Resolver:
                 self._shown.clear()
             self._in_a_row = Counter({each: n for each, n in self._in_a_row.items() if each in self._shown})
         with self._lock:
-            there = [a for a in self._asked_in(call.folder) if a.call not in self._found]
-            for asked in there:
+            for asked in (a for a in self._asked if a.call not in self._found):
                 if left := self._left.get(asked.call):
-                    left -= _verified(call, asked, left)
+                    left -= self._verified(call, asked, left)
                     if not left:
                         self._found[asked.call] = messages.looked(number)
 
@@ -478,9 +519,19 @@ class Resolver:
             self._in_a_row.clear()
             self._shown.clear()
 
-    def _asked_in(self, cwd: str) -> list[AskedCall]:
-        folder = "" if cwd == self._workspace else cwd
-        return [asked for asked in self._asked if asked.folder == folder]
+    def _verified(self, call: ReadCall, asked: AskedCall, commands: Iterable[str]) -> set[str]:
+        """Those of `commands` that a call is, run where the call in flight ran, with its output shown: in a list it may
+        not have run, except where that is what was asked for, or behind `cd` to that folder."""
+        place = asked.folder or self._workspace
+        if any(call.known.get(name) != asked.read.known.get(name) for name in FOLDERS):
+            return set()
+        typed = call.known.get("command")
+        rest = _behind(typed, place) if isinstance(typed, str) else ""
+        if not rest and (call.folder or self._workspace) != place:
+            return set()
+        words = _plain_words(typed, call, skipped=1 if rest else 0)
+        texts = {" ".join(text.split()) for text in (typed, rest) if isinstance(text, str)}
+        return {c for c in commands if c in texts or (words is not None and words == _plain_words(c, asked.read))}
 
     def unlooked(self, open: Collection[int]) -> list[AskedCall]:
         """Return the asked calls in `open` of which no evidence says whether all or nothing of them happened, and
@@ -526,22 +577,19 @@ def named_things(call: ReadCall) -> frozenset[str]:
     return frozenset(w for w in words if len(w) > 2) - _NO_NAMES
 
 
-def _verified(call: ReadCall, asked: AskedCall, commands: Iterable[str]) -> set[str]:
-    """Those of `commands` that a call is, run where the call in flight ran, with its output shown: behind `cd` it runs
-    elsewhere, in a list it may not have run, except where that is what was asked for."""
-    if any(call.known.get(name) != asked.read.known.get(name) for name in FOLDERS):
-        return set()
-    typed = call.known.get("command")
-    words, text = _plain_words(typed, call), " ".join(typed.split()) if isinstance(typed, str) else ""
-    return {c for c in commands if text == c or (words is not None and words == _plain_words(c, asked.read))}
+def _behind(typed: str, folder: str) -> str:
+    """Return what a text runs behind a `cd` to this folder; "" where it does not begin so."""
+    quoted = shlex.quote(folder)
+    spelled = (quoted, f'"{folder}"', f"'{folder}'") if quoted == folder else (quoted,)
+    return next((typed.removeprefix(b) for each in spelled if typed.startswith(b := f"cd {each} && ")), "")
 
 
-def _plain_words(text: object, call: ReadCall) -> tuple[str, ...] | None:
-    """Return the words of a single plain command; None for anything else."""
+def _plain_words(text: object, call: ReadCall, skipped: int = 0) -> tuple[str, ...] | None:
+    """Return the words of a single plain command behind `skipped` ones; None for anything else."""
     script = call.parse(text) if isinstance(text, str) and text else None
-    if script is None or len(script.commands) != 1 or script.functions:
+    if script is None or len(script.commands) != skipped + 1 or script.functions:
         return None
-    (command,) = script.commands
+    command = script.commands[skipped]
     words = tuple(w.text for w in command.words)
     if not command.sure or command.redirects or command.assigns or not words or None in words:
         return None

@@ -370,7 +370,7 @@ def _template_values(
         "heading": messages.in_flight_heading(in_all),
         "calls": [{**c, "input": fenced(c["input"], chars)} for c in calls[:most]],
         "more": in_all - shown,
-        "begin": messages.begin_with([c.look for c in facts.calls if c.asks or c.look]),
+        "begin": messages.begin_with([(c.look, c.behind_cd) for c in facts.calls if c.asks or c.look]),
         "finished": [f"{tool} {inline(data, min(chars, 160))}: {how}" for tool, data, how in finished[:most_finished]],
         "finished_more": len(facts.finished[most_finished:]),
         "unannounced": [_unannounced(c, chars) for c in facts.unannounced[:most]],

@@ -390,6 +390,7 @@ class Gate:
         self._rules = rules
         self._agent, self._settings = context.agent.name, context.settings
         self._ends_background = context.agent.capabilities.ends_background
+        self._passes_cd = context.agent.capabilities.passes_cd
         self._workspace = context.workspace
         self._clock = context.clock
         self._deadline = context.settings.append_deadline
@@ -603,7 +604,7 @@ class Gate:
         if (shown := self.recovered.shown(asked)) is not None:
             reason = deny_shown(tool, asked.call, shown)
         else:
-            reason = deny_in_flight(tool, asked.call, asked.look, self._known(asked.call))
+            reason = deny_in_flight(tool, asked.call, asked.look, asked.behind_cd, self._known(asked.call))
         denied = self._deny(reason, "in_flight")
         error = stuck_error(self._agent, read, asked, times, self._settings.job_options, shown)
         self.ended_turn = error if denied.stop and times >= PATIENCE else None
@@ -778,8 +779,17 @@ class Gate:
 
         if not running.harmless and not running.nested:
             before = next((o.intent.before for o in self._writer.state.open if o.intent.call == running.call), ())
-            place = str(self._workspace)
-            self.recovered.ask(asked_call(running.call, running.read, running.cls, self._rules(), before, place))
+            self.recovered.ask(
+                asked_call(
+                    running.call,
+                    running.read,
+                    running.cls,
+                    self._rules(),
+                    before,
+                    str(self._workspace),
+                    self._passes_cd,
+                )
+            )
         return self._writer.append(held, *settled, wait=self._soon)
 
     def _forget(self, call: int) -> None:

@@ -281,7 +281,8 @@ class Preparation:
         moved = self.at.lost.workspace, str(self.options.workspace)
         open = [o for o in state.open if not o.serves]
         verdicts = self.case.verdicts(Leftovers(), False, self.done)
-        return asked_calls(group_calls(open, (), self.at.calls, verdicts, rules, moved))
+        cd = self.options.agent.capabilities.passes_cd
+        return asked_calls(group_calls(open, (), self.at.calls, verdicts, rules, moved, cd))
 
     def _still_open(self) -> list[str]:
         """A line on each call that earlier sessions left open."""

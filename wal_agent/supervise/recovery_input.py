@@ -315,6 +315,7 @@ def collect_prompt_facts(
             verdicts,
             load_all(workspace).of(tools_of(at.before.handoff.before if at.before.handoff else agent.name)),
             (lost.workspace, str(workspace)),
+            agent.capabilities.passes_cd,
         ),
         finished=finished_calls(at, decided.finished),
         unannounced=tuple(

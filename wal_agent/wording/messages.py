@@ -62,14 +62,16 @@ RUNS_NOW = "begun and still running"
 LOST = "in flight when the run was lost"
 
 
-def deny_in_flight(tool: str, call: int, look: str, known: str = LOST) -> str:
+def deny_in_flight(tool: str, call: int, look: str, behind_cd: str = "", known: str = LOST) -> str:
     """Deny: the agent repeats an open call before anything has looked whether it happened. `look`: what to run to find
-    out, "" where nothing is named; `known`: one of the above. No word invites to repeat."""
+    out, "" where nothing is named; `behind_cd`: the same, where a model may mistake it for the call; `known`: one of
+    the above. No word invites to repeat."""
     maybe = f"it may have happened already ({tool}, call #{call}, {known}). Nothing was changed now."
     if look:
+        check = f"begins with `cd`: {behind_cd}" if behind_cd else f"is {look}"
         return (
             f"{REFUSED} {look} has to run first, as {maybe} Call your tool to find out whether it happened; "
-            f"the command that only checks is {look}"
+            f"the command that only checks {check}"
         )
     return (
         f"{REFUSED} {maybe} Before anything else, call your tool to find out whether it happened, then "
@@ -507,11 +509,13 @@ def cut_off_note(finding: Finding, why: str) -> str:
     return f"the run was lost while this call was in flight (finding: {finding}). {why}".rstrip()
 
 
-def begin_with(looks: Sequence[str]) -> str:
-    """The end of a notice. `looks`: for each call that is to be looked at, what to run, "" where nothing is named."""
+def begin_with(looks: Sequence[tuple[str, str]]) -> str:
+    """The end of a notice. `looks`: `look` and `behind_cd`, as for a refusal, of each call that is to be looked at."""
     if not looks:
         return ""
-    how = f"to find out whether it happened; its command is {looks[0]}" if looks[0] else "as Next says."
+    look, behind_cd = looks[0]
+    command = behind_cd or f"exactly {look}"
+    how = f"to find out whether it happened; its command is {command}" if look else "as Next says."
     return f"Begin with a tool call {how}"
 
 

@@ -17,7 +17,7 @@ from wal_agent.calls.rules.project import ProjectRule
 from wal_agent.calls.rules.table import Classified, load_rules, with_project
 from wal_agent.records import Class, Finding, Recovery, Verdict
 from wal_agent.recovery import inflight
-from wal_agent.recovery.inflight import Advice, AskedCall, Resolver, advise, carry_over
+from wal_agent.recovery.inflight import Advice, AskedCall, Resolver, advise, asked_call, carry_over
 from wal_agent.wording.next_steps import ASK
 
 RULES = load_rules()
@@ -450,6 +450,73 @@ def test_only_the_very_call_is_refused() -> None:
     ):
         assert answers.refuse(ReadCall(tool, input or b"", cwd), {7, 8}) is None
     assert answers.refuse(ReadCall("Bash", DEPLOY.input or b"", "/other"), {7, 8}) is not None
+
+
+# ---- checks behind `cd` (decision 064)
+
+
+@pytest.mark.parametrize(
+    ("command", "check", "behind"),
+    [
+        ("python3 tools/refund.py", "python3 tools/refunded.py 7", True),
+        ("school invite", "school letters 7", True),
+        ("bin/credit", "bin/credited 7", True),
+        ("./cancelled.sh", "./cancel.sh 7", True),
+        ("./charge.sh", "./charge-status.sh 7", False),
+        ("./pay.sh", "./paid.sh 7", False),
+        ("./pay.sh", "./ledger.sh 7", False),
+        ("make release", "git tag -l v7", False),
+        ("git push", "git tag -l v7", False),
+        ("kubectl apply", "kubectl get pods", False),
+        ("bin/credit", 'bin/credited "7"', False),
+        ("bin/credit", "bin/credited \\7", False),
+        ("bin/credit", "bin/credited 7\nls", False),
+        ("bin/credit", "bin/credited token=ghp_" + "a1B2c3D4e5" * 4, False),
+    ],
+)
+def test_a_check_that_a_model_mistakes_for_the_call_begins_otherwise(command: str, check: str, behind: bool) -> None:
+    """Only where it is shown whole, and the built-in rules do not know it."""
+    mine = ProjectRule("mine", "mutation", "AGENTS.md", verify=check, words=tuple(command.split()))
+    rules = with_project(RULES, [mine])
+    for cwd, folder in (("", "'/w/my shop'"), ("/elsewhere", "/elsewhere")):
+        call = ReadCall("Bash", shell(f"true; {command} 7"), cwd)
+        named, plain = (asked_call(7, call, "mutation", rules, workspace="/w/my shop", cd=cd) for cd in (True, False))
+        assert plain.look.startswith("`") and replace(named, behind_cd="") == plain
+        assert named.behind_cd == (f'"cd {folder} && {check}"' if behind else "")
+
+
+SHOP = "/w/my shop"
+VOTED = AskedCall(7, "Bash", shell("ruby vote.rb 8"), ("ruby voted.rb 8",))
+
+
+@pytest.mark.parametrize("cwd", ["", SHOP, f"{SHOP}/src", "/"])
+@pytest.mark.parametrize("check", ["ruby voted.rb 8", "ruby  'voted.rb' 8"])
+def test_a_check_behind_cd_verifies_wherever_the_shell_is(cwd: str, check: str) -> None:
+    read = replace(VOTED, reads=(Reading("ruby voted.rb 8", "voted", "AGENTS.md"),))
+    for verifies in (Resolver([VOTED], SHOP), Resolver([replace(VOTED, folder=SHOP)], "/w"), Resolver([read], SHOP)):
+        call = ReadCall("Bash", shell(f"cd '{SHOP}' && {check}"), cwd)
+        verifies.read_check(8, call, True, printed("voted"), lambda _: True)
+        verifies.observe_call(8, call)
+        assert list(whys(verifies, 7)) == [7]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "cd /w && ruby voted.rb 8",
+        f"cd {SHOP} && ruby voted.rb 8",
+        f"cd '{SHOP}/src' && ruby voted.rb 8",
+        f"cd '{SHOP}'; ruby voted.rb 8",
+        f"cd '{SHOP}' || ruby voted.rb 8",
+        f"cd '{SHOP}' && cd .. && ruby voted.rb 8",
+        f"cd '{SHOP}' && ruby voted.rb 8 > /dev/null",
+        f"cd '{SHOP}' && echo ruby voted.rb 8",
+    ],
+)
+def test_nor_does_one_behind_another_cd(typed: str) -> None:
+    answers = Resolver([VOTED], SHOP)
+    answers.observe_call(8, ReadCall("Bash", shell(typed), ""))
+    assert whys(answers, 7) == {}
 
 
 # ---- checks that can be read (decision 063)

@@ -23,6 +23,7 @@ travels = conversation.travels
 
 capabilities = Capabilities(
     mcp=True,
+    passes_cd=False,
     forms=SessionForms(("--resume", "{session}"), ("--session-file", "{file}")),
     compactions=session.compactions,
     stopped_turn=session.stopped_turn,

@@ -23,6 +23,7 @@ travels = conversation.travels
 
 capabilities = Capabilities(
     mcp=True,
+    passes_cd=False,
     forms=SessionForms(("--resume", "{session}"), "Qwen Code has no form to copy a session"),
     compactions=session.compactions,
     stopped_turn=session.stopped_turn,
