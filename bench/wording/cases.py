@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from wal_agent import wording
 from wal_agent.agents.base import ACT, LoggedCall
 from wal_agent.agents.session_files import unknown_result
 from wal_agent.calls.call import ReadCall
-from wal_agent.drill.scenario import ASK, Scenario, Step, load
+from wal_agent.drill.scenario import ASK, Scenario, Step, load, names
 from wal_agent.records import Intent, Payload
 from wal_agent.recovery.inflight import InFlight, group_calls
 from wal_agent.recovery.project_rules import load_all
@@ -30,14 +30,16 @@ from wal_agent.wording.findings import ENDING_NOT_KEPT
 
 Message = dict[str, Any]
 
-TUNED: Final = ("charge", "migrate", "publish")
-APART: Final = tuple(sorted(path.stem for path in (HERE / "scenarios").glob("*.toml")))  # never read while tuning
+TUNED: Final = (*(name for name in names() if name != "mail"), "invite", "refund")  # mail has no check
+_OURS: Final = sorted(path.stem for path in (HERE / "scenarios").glob("*.toml"))
+APART: Final = tuple(name for name in _OURS if name not in TUNED)  # never read while tuning
 KINDS: Final = {
     "notice": "a resumed session, the notice, then the message that starts the turn",
     "new session": "no session was saved: the notice and the task",
     "refusal": "after the notice the model made the same call again, and it was refused",
 }
 TOOLS: Final = json.loads((HERE / "tools.json").read_text("utf-8"))
+SHOP: Final = "/srv/shop"  # the workspace
 AT: Final = 43_200.0  # seconds since 1970: 12:00:00 UTC
 _SYSTEM: Final = """\
 You are a coding agent. You do the user's task in the project's folder, with the tools that you have. Be concise.
@@ -46,14 +48,14 @@ You are a coding agent. You do the user's task in the project's folder, with the
 
 Project-specific instructions and guidelines:
 
-## /srv/shop/AGENTS.md
+## {shop}/AGENTS.md
 
 # Rules of this project
 {rules}
 
 
 Current date: 2026-11-26
-Current working directory: /srv/shop
+Current working directory: {shop}
 
 {protocol}"""
 
@@ -83,7 +85,7 @@ def case(name: str, kind: str) -> Case:
     if kind == "new session":
         ended = [FinishedCall("bash", json.dumps({"command": s.run}).encode(), "done") for s in told.steps[:n]]
         text = render_prompt(msgspec.structs.replace(facts, task=told.prompt, finished=tuple(ended)))
-        return Case(name, kind, (system, _user(text.rstrip())), _ways(told, n))
+        return Case(name, kind, (system, _user(text.rstrip())), _ways(told, n, call.verify))
     talk = [system, _user(told.prompt)]
     for k, step in enumerate(told.steps[:n]):
         talk += _call(f"call_{k}", step.run, f"ok: {step.effect}\n")
@@ -92,8 +94,10 @@ def case(name: str, kind: str) -> Case:
     talk += [*_call(f"call_{n}", cut.run, result), _user(render_prompt(facts).rstrip())]
     talk.append(_user(ACT))
     if kind == "refusal":
-        talk += _call("call_again", cut.run, messages.deny_in_flight("`bash`", call.calls[0], call.look))
-    return Case(name, kind, tuple(talk), _ways(told, n))
+        talk += _call(
+            "call_again", cut.run, messages.deny_in_flight("`bash`", call.calls[0], call.look, call.behind_cd)
+        )
+    return Case(name, kind, tuple(talk), _ways(told, n, call.verify))
 
 
 def _facts(told: Scenario, cut: Step) -> tuple[InFlight, PromptInput]:
@@ -104,7 +108,8 @@ def _facts(told: Scenario, cut: Step) -> tuple[InFlight, PromptInput]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "AGENTS.md").write_text(f"# Rules of this project\n{told.rules.strip()}\n", "utf-8")
         rules = load_all(Path(folder))
-        (call,) = group_calls([OpenCall(seq=1, epoch=1, intent=intent)], (), {2: ReadCall("bash", data)}, (), rules)
+        open, read = [OpenCall(seq=1, epoch=1, intent=intent)], {2: ReadCall("bash", data)}
+        (call,) = group_calls(open, (), read, (), rules, ("", SHOP))
     call = msgspec.structs.replace(call, because=ENDING_NOT_KEPT)
     facts = PromptInput(
         "crash", "vm", "vm", True, stopped=AT, saved=AT, now=AT + 4, calls=(call,), tree=messages.TREE_KEPT
@@ -114,7 +119,7 @@ def _facts(told: Scenario, cut: Step) -> tuple[InFlight, PromptInput]:
 
 def _system(told: Scenario) -> str:
     protocol = (wording.FOLDER / "protocol.md").read_text("utf-8")
-    return _SYSTEM.format(rules=told.rules.strip(), protocol=protocol)
+    return _SYSTEM.format(shop=SHOP, rules=told.rules.strip(), protocol=protocol)
 
 
 def _user(text: str) -> Message:
@@ -127,24 +132,29 @@ def _call(id: str, command: str, result: str) -> list[Message]:
     return [called, {"role": "tool", "tool_call_id": id, "content": result}]
 
 
-def _ways(told: Scenario, n: int) -> dict[str, tuple[str, ...]]:
+def _ways(told: Scenario, n: int, verify: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """The commands of each way, as they stand in a call behind model.FORCED."""
     cut, rest = told.steps[n], [*told.steps[:n], *told.steps[n + 1 :]]
     ways = {
-        "verify": [cut.verify],
+        "verify": [cut.verify, *verify],
         "repeat": [cut.run],
         "ask": [f"{ASK} "],
         "go on": [step.run for step in rest],
         "settle": ["wal-agent "],
     }
+    known = [command for commands in ways.values() for command in commands]
     return {
-        way: tuple(f' "{text}' for command in commands for text in _spellings(command))
+        way: tuple(f' "{text}' for command in commands for text in _spellings(command, known))
         for way, commands in ways.items()
     }
 
 
-def _spellings(command: str) -> tuple[str, ...]:
-    """How a model begins this command. Its last argument may be another one: that is still a check, or a repeat."""
+def _spellings(command: str, known: Sequence[str]) -> tuple[str, ...]:
+    """How a model begins this command. Its last argument may be another one, unless others begin as the rest does: that
+    is still a check, or a repeat."""
     begun = command.rsplit(" ", 1)[0]
+    if any(other != command and other.startswith(begun) for other in known):
+        begun = command
     script = begun.removeprefix("./")
-    return (begun, *(f"{shell} {name}" for shell in ("bash", "sh") for name in {begun, script} if begun != script))
+    bare = (begun, *(f"{shell} {name}" for shell in ("bash", "sh") for name in {begun, script} if begun != script))
+    return (*bare, *(f"cd {SHOP} && {each}" for each in bare))
