@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal
@@ -23,6 +24,8 @@ from wal_agent.supervise.ancestry import Process, read_process
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import HookCaller
+
+ENDING = 1.0  # seconds from the end of a hook's input to the end of its line, where an agent ends both
 
 Origin = Literal["agent", "inner", "stranger", "gone"]
 """`agent`: the run's own agent. `inner`: a hook of another agent below it. `stranger`: no hook at all. `gone`: the
@@ -92,6 +95,22 @@ def _without_line(chain: Sequence[Process], how: HookCaller, own: bool, known: K
     return Caller("stranger")
 
 
+def is_waited_for(
+    chain: Sequence[Process], speaker: Process | None, read: Callable[[int], Process | None] = read_process
+) -> bool:
+    """Whether the agent's process still waits for the answer to its hook: all of `chain` live, the peer, its line and
+    the `speaker`, each still the next one's child. Of a process that ends, the words go before its pipes are closed."""
+    for was in chain:
+        now = read(was.pid)
+        if now is None or not now.is_(was) or not now.argv:
+            return False
+        if was.is_(speaker):
+            return True
+        if now.parent != was.parent:
+            return False
+    return False
+
+
 def peer_of(connection: socket.socket) -> tuple[int, int]:
     """The pid and the uid at the other end, as of its `connect`; pid 0 where the kernel does not name it."""
     if sys.platform == "linux":
@@ -131,6 +150,16 @@ class Callers:
 
         with self._lock:
             yield began
+
+    def is_left(self, chain: Sequence[Process], speaker: Process | None) -> bool:
+        """Whether the hook's agent is seen to have ended, or to have ended the hook. An agent that ends a hook may
+        close its pipe first, so there is a moment for it."""
+        until = time.monotonic() + ENDING
+        while is_waited_for(chain, speaker, self._read):
+            if time.monotonic() > until:
+                return False
+            time.sleep(ENDING / 50)
+        return bool(chain)
 
     def identify(self, chain: Sequence[Process], agent: str) -> Caller:
         """`agent`: which one the caller says that it is."""

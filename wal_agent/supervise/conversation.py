@@ -42,7 +42,7 @@ from wal_agent.agents.base import (
     TurnStopped,
 )
 from wal_agent.agents.session_files import find_main
-from wal_agent.errors import WalAgentError
+from wal_agent.errors import Unreadable, WalAgentError
 from wal_agent.events import HookAnswered, PhaseChanged
 from wal_agent.records import MAX_PROMPT, AgentStarted, Ending, Payload, PhaseChange, Turn
 from wal_agent.safefs import open_plain
@@ -458,7 +458,12 @@ class HookHandler:
         began = self._clock.boot()
         agent, caller = self._agent, self.callers.identify(request.caller.processes, request.agent)
         if caller.origin == "agent":
-            event = agent.parse(request.event, request.payload)
+            try:
+                event = agent.parse(request.event, request.payload)
+            except Unreadable:
+                if self.callers.is_left(request.caller.processes, caller.speaker):
+                    return None  # its input was cut off with the agent, or by it
+                raise
             decision = self._conversation.handle(event)
         elif caller.origin == "inner" and caller.speaker is not None and request.agent in AGENTS:
             agent = AGENTS[request.agent]

@@ -14,16 +14,22 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from tests.unit.supervise.crew import PATIENCE, short_folder, until
+from tests.unit.supervise.crew import PATIENCE, Post, short_folder, until
 from wal_agent.agents import hook_line
-from wal_agent.errors import ConfigError, Fenced, PersonNeeded, Unavailable, UsageError, WalAgentError
+from wal_agent.agents.base import HookSetup
+from wal_agent.agents.gemini.hooks import MARKER
+from wal_agent.agents.gemini.hooks import hook_line as gemini_line
+from wal_agent.errors import ConfigError, Fenced, PersonNeeded, Unavailable, Unreadable, UsageError, WalAgentError
+from wal_agent.supervise import callers
 from wal_agent.supervise import hook_server as server_module
-from wal_agent.supervise.ancestry import Process
+from wal_agent.supervise.ancestry import Ancestry, Process, ancestry_of
 from wal_agent.supervise.callers import peer_of
 from wal_agent.supervise.control import refusal, unless_refused
+from wal_agent.supervise.conversation import HookHandler
 from wal_agent.supervise.hook_server import HookRequest, HookServer
 
 HELLO = hook_line.frame(hook_line.HELLO, hook_line.encode_hello(hook_line.Hello("run", "gemini", "BeforeTool", 1, 2)))
@@ -296,3 +302,59 @@ def test_another_socket_in_its_place_is_seen(desk: Desk) -> None:
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(desk.path))
         assert desk.server.is_replaced
+
+
+AGENT = """
+import os, signal, subprocess, sys
+hook = subprocess.Popen(["bash", "-c", os.environ["LINE"]], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+hook.stdin.write(b'{"session_id":')
+hook.stdin.flush()
+end = sys.stdin.readline().strip()
+if end == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+hook.stdin.close()
+if end == "ends its hook":
+    hook.kill()
+hook.wait()
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "ends its hook", "waits"])
+def test_half_of_what_a_hook_is_given_is_a_failure_only_where_the_agent_waits(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run whose agent was killed while it told a hook ended with 78, for a payload that cannot be read."""
+    monkeypatch.setattr(callers, "ENDING", 0.05 if end == "waits" else PATIENCE)
+    accepted, outcome = threading.Event(), list[object]()
+
+    def read(pid: int, supervisor: int) -> Ancestry:
+        try:
+            return ancestry_of(pid, supervisor)
+        finally:
+            accepted.set()
+
+    monkeypatch.setattr(server_module, "ancestry_of", read)
+    with short_folder() as folder:
+        handler = HookHandler(Post(folder).context, cast(Any, None), cast(Any, None), cast(Any, None))
+
+        def answer(request: HookRequest) -> bytes | None:
+            try:
+                outcome.append(handler.answer(request))
+            except Unreadable as error:
+                outcome.append(type(error))
+            return None
+
+        server = HookServer(folder / "hook.sock", "run", answer, outcome.append)
+        server.start()
+        line = gemini_line(HookSetup("run", folder, hook_line.client_command()), "BeforeTool")
+        argv, env = [sys.executable, "-c", AGENT], {**os.environ, MARKER: "run", "LINE": line}
+        with handler.callers.starting() as began:
+            agent = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE)
+            began(agent.pid)
+        assert accepted.wait(PATIENCE) and agent.stdin is not None
+        agent.stdin.write(f"{end}\n".encode())
+        agent.stdin.close()
+        until(lambda: bool(outcome), "the hook was answered")
+        agent.wait(PATIENCE)
+        server.close()
+    assert outcome == [Unreadable if end == "waits" else None]
