@@ -150,11 +150,12 @@ def _ways(told: Scenario, n: int, verify: Sequence[str]) -> dict[str, tuple[str,
 
 
 def _spellings(command: str, known: Sequence[str]) -> tuple[str, ...]:
-    """How a model begins this command. Its last argument may be another one, unless others begin as the rest does: that
-    is still a check, or a repeat."""
+    """How a model begins this command, behind a blank too. Its last argument may be another one, unless others begin as
+    the rest does: that is still a check, or a repeat."""
     begun = command.rsplit(" ", 1)[0]
     if any(other != command and other.startswith(begun) for other in known):
         begun = command
     script = begun.removeprefix("./")
     bare = (begun, *(f"{shell} {name}" for shell in ("bash", "sh") for name in {begun, script} if begun != script))
-    return (*bare, *(f"cd {SHOP} && {each}" for each in bare))
+    typed = (*bare, *(f"cd {SHOP} && {each}" for each in bare))
+    return (*typed, *(f" {each}" for each in typed))

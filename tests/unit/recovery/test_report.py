@@ -33,7 +33,7 @@ from wal_agent.recovery.restore_tree import Changes, coverage_check
 from wal_agent.recovery.restore_workspace import TreeResult, read_note, restore_files
 from wal_agent.text import clock_time, describe_reach, duration, plural, size
 from wal_agent.wording.findings import STILL_RAN
-from wal_agent.wording.messages import TREE_NOT_SAVED
+from wal_agent.wording.messages import TREE_KEPT, TREE_NOT_SAVED
 
 REPORT = Report("gemini-shop", "crash", "vm-17", "vm-22", stopped=50_533.0, now=50_773.0, fenced_in=0.113)
 CALL = InFlight((412,), 1, "run_shell_command", b'{"command":"make"}', 1.0, "unknown", "runs", "unknown", "", "Verify.")
@@ -208,9 +208,7 @@ def test_what_the_agent_is_told(lab: Lab) -> None:
     assert "Not saved: ``" in text and len(text) < 3000
     lines = report.tree_lines(done)
     assert [line.split()[0] for line in lines] == ["kept", "git", "not"] and not any("\n" in line for line in lines)
-    assert describe_tree(TreeResult(Keep("newest"), lab.captured), False).startswith(
-        "The working tree is the one that you worked in"
-    )
+    assert describe_tree(TreeResult(Keep("newest"), lab.captured), False).startswith(TREE_KEPT)
 
 
 def test_who_put_it_back_is_remembered(lab: Lab) -> None:
