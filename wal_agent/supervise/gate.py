@@ -713,7 +713,7 @@ class Gate:
         """Log what a report makes of a call that runs no more, as far as the agent is concerned. `end`: that of a
         completed call; `why`: why it was cut."""
         if not running.nested and self.processes is not None and running.shell and running.changes:
-            self.processes.look({**self._shells(), running.call: begun_shell(running)})
+            self.processes.look({**self._shells(), running.call: begun_shell(running)}, running.call)
         seen = self._seen(running)
         outcome = outcome_of(status, clean, seen)
         if running.shell and not running.nested and outcome == "refused":

@@ -53,6 +53,7 @@ KILLED = 5.0  # seconds in which what was killed is gone, unless the kernel hold
 ROUNDS = 5  # in which a run is ended: what was young then may have made more
 ENDING = ROUNDS * (GRACE + KILLED)  # seconds that `end_run` takes at most
 _PR_SET_CHILD_SUBREAPER = 36
+UNSURE = 0.25  # seconds in which what cannot be told of a process is read again
 EARLY = 2  # ticks that a process may seem older than the call that started it: both are rounded
 _SPARED: set[psutil.Process] = set()  # by number and time of birth
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "busybox"))
@@ -278,17 +279,24 @@ class Begun(msgspec.Struct, frozen=True):
 def process_table(*, zombies: bool = False) -> dict[int, Running]:
     """All living processes of this machine, by number; empty where there is no /proc. `zombies`: those too that their
     parent has not waited for."""
-    found = {}
-    for number in psutil.pids() if sys.platform == "linux" else ():
-        with suppress(OSError, ValueError, IndexError):
-            name, _, rest = Path(f"/proc/{number}/stat").read_bytes().partition(b"(")[2].rpartition(b")")
-            fields = rest.split()
-            ended = fields[0] in (b"Z", b"X")
-            if zombies or not ended:
-                id = number, int(fields[19])
-                parent, session, reaped = int(fields[1]), int(fields[3]), int(fields[8])
-                found[number] = Running(id, parent, session, name.decode("utf-8", "replace"), ended, reaped)
-    return found
+    found, listed = dict[int, Running](), set[int]()
+    for _ in range(2 if sys.platform == "linux" else 0):  # twice: what ended before it was read may have left a child
+        new = {*psutil.pids()} - listed
+        found |= {number: process for number in new if (process := _read_process(number)) is not None}
+        listed |= new
+    for process in [p for p in found.values() if p.parent and p.parent not in found]:  # orphaned since
+        found[process.pid] = _read_process(process.pid) or process
+    return {p.pid: p for p in found.values() if zombies or not p.ended}
+
+
+def _read_process(number: int) -> Running | None:
+    with suppress(OSError, ValueError, IndexError):
+        name, _, rest = Path(f"/proc/{number}/stat").read_bytes().partition(b"(")[2].rpartition(b")")
+        fields = rest.split()
+        parent, session, reaped = int(fields[1]), int(fields[3]), int(fields[8])
+        ended = fields[0] in (b"Z", b"X")
+        return Running((number, int(fields[19])), parent, session, name.decode("utf-8", "replace"), ended, reaped)
+    return None
 
 
 class Tree(msgspec.Struct, frozen=True):
@@ -316,9 +324,25 @@ class CallProcesses:
         self._sessions: dict[int, tuple[int, ...]] = {}  # calls of a shell, by its number: orphans keep its session
         self._shown: set[int] = set()  # calls whose command a shell was given
 
-    def look(self, calls: Mapping[int, Begun]) -> None:
-        """Note what the running `calls` have started so far."""
+    def look(self, calls: Mapping[int, Begun], over: int = 0) -> None:
+        """Note what the running `calls` have started so far. `over`: the one of them that has ended, as the agent says;
+        then nothing of it may be missed: what executes its program just now and has no words yet, or the child of what
+        has ended since."""
+        until = time.monotonic() + UNSURE
+        while not self._look_once(calls, over) and over and time.monotonic() < until:
+            time.sleep(UNSURE / 50)
+
+    def _look_once(self, calls: Mapping[int, Begun], over: int) -> bool:
+        """Return whether nothing of `over` can be missing."""
         table = process_table() if calls else {}
+        sure = self._note(calls, table)
+        with self._lock:
+            lived = self._of.get(over, {}).keys() & {p.id for p in table.values()}
+        return sure and not (lived and lived - {p.id for p in process_table().values()})
+
+    def _note(self, calls: Mapping[int, Begun], table: Mapping[int, Running]) -> bool:
+        """Return whether each process could be read."""
+        sure = True
         with self._lock:
             others = {each for call, known in self._of.items() if call not in calls for each in known}
         words: dict[Born, str] = {}
@@ -326,6 +350,9 @@ class CallProcesses:
         for process in table.values():
             able = [call for call, begun in calls.items() if process.id[1] >= begun.since * TICK - EARLY]
             if not able or (way := self._way_up(process, table, own)) is None or any(p.id in others for p in way):
+                continue
+            if not way:
+                sure = False
                 continue
             shell = next(
                 (p for p in reversed(way) if p.name in SHELLS), way[-1] if self._is_apart(way[-1], table) else None
@@ -344,6 +371,7 @@ class CallProcesses:
                     self._sessions[shell.pid] = tuple(able)
                 for call in able:
                     self._of.setdefault(call, {})[process.id] = shell.id if shell is not None else None
+        return sure
 
     sees = sys.platform == "linux"
 
@@ -396,16 +424,21 @@ class CallProcesses:
         return tree.ended or any(self._may_be_hook(_command(pid), own) for pid in young)
 
     def _way_up(self, process: Running, table: Mapping[int, Running], own: str) -> list[Running] | None:
-        """The process and those above it, up to a child of the agent, or to an orphan. None: it is no tool's. `own`:
-        the agent's words."""
+        """The process and those above it, up to a child of the agent, or to an orphan. None: it is no tool's; empty:
+        that cannot be read now. `own`: the agent's words."""
         way = [process]
         while (at := way[-1]).parent not in (self._agent, os.getpid()):
             if at.pid in (1, self._agent) or (parent := table.get(at.parent)) is None:
                 return None
             way.append(parent)
-        if at.pid == self._agent or (at.parent == os.getpid() and not self._is_marked(at.pid)):
+        if at.pid == self._agent:
             return None
-        return None if any(self._may_be_hook(_command(pid), own) for pid in {at.pid, process.pid}) else way
+        words = [_command(pid) for pid in {at.pid, process.pid}]
+        if at.parent == os.getpid() and not (marked := self._is_marked(at.pid)):
+            return None if marked is False else []
+        if "" in words:
+            return []
+        return None if any(self._may_be_hook(each, own) for each in words) else way
 
     def _may_be_hook(self, words: str, own: str) -> bool:
         """What the agent just forked has its words until it executes its program; what has ended meanwhile has none."""
@@ -417,10 +450,10 @@ class CallProcesses:
         agent = table.get(self._agent)
         return agent is not None and process.session != agent.session
 
-    def _is_marked(self, pid: int) -> bool:
-        with suppress(OSError):
-            return f"{MARKER}={self._run}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        return False
+    def _is_marked(self, pid: int) -> bool | None:
+        """None: it executes its program just now, so that it has neither words nor variables."""
+        variables = _variables(pid)
+        return f"{MARKER}={self._run}".encode() in variables.split(b"\0") if variables else None
 
 
 def _given(text: str, commands: Mapping[int, str]) -> tuple[list[int], bool]:
@@ -438,6 +471,15 @@ def _command(pid: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
     return ""
+
+
+def _variables(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except PermissionError:  # another user's
+        return b"?"
+    except OSError:
+        return b""
 
 
 def _just_forked(process: psutil.Process, words: str, since: float) -> bool:

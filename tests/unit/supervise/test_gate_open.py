@@ -231,7 +231,7 @@ class Table:
     lives = began = sees = True
     reaped = 0
 
-    def look(self, began: object) -> None: ...
+    def look(self, began: object, over: int = 0) -> None: ...
 
     def tree(self) -> int:
         return self.reaped
@@ -413,7 +413,7 @@ for call, line in enumerate(sys.argv[1:], 1):
     boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     print(line, file=agent.stdin, flush=True)
     assert agent.stdout.readline() == "over\\n"
-    known.look({call: processes.Begun(boot, line)})
+    known.look({call: processes.Begun(boot, line)}, call)
     alive = known.alive(call)
     for pid in alive:
         os.kill(pid, signal.SIGKILL)

@@ -346,3 +346,58 @@ def test_what_may_be_a_hook_is_no_process_of_a_call(monkeypatch: pytest.MonkeyPa
     names[shell] = "sh -c ./charge.sh"
     calls.look(began)
     assert calls.begun(1) and not calls.has_hook(calls.tree(), 4.0)
+
+
+AGENT_AND_SHELL = {7: Running((7, 1), os.getpid(), 7, "agent"), 8: Running((8, 500), 7, 8, "sh")}
+ORPHAN = Running((9, 501), os.getpid(), 9, "setsid")
+LEFT = {7: AGENT_AND_SHELL[7], 9: ORPHAN}
+MARKED = f"A=b\0{processes.MARKER}=run-1\0".encode()
+
+
+@pytest.mark.parametrize(
+    ("tables", "words", "variables"),
+    [
+        ([LEFT], ["", "sleep 60"], [MARKED]),
+        ([LEFT], ["setsid"], [b"", MARKED]),
+        ([AGENT_AND_SHELL, LEFT], ["sh"], [MARKED]),
+    ],
+    ids=["no words", "no variables", "a child of what has just ended"],
+)
+def test_what_executes_its_program_as_its_call_ends_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch, tables: list[dict[int, Running]], words: list[str], variables: list[bytes]
+) -> None:
+    """I8: `(setsid ./charge.sh &)` was over where the look fell between its exec and its words: once in a test."""
+    said = {7: ["agent"], 8: ["sh -c x"], 9: words}
+
+    def next_of(values: list[Any]) -> Any:
+        return values.pop(0) if len(values) > 1 else values[0]
+
+    monkeypatch.setattr(processes, "_command", lambda pid: next_of(said[pid]))
+    monkeypatch.setattr(processes, "_variables", lambda pid: next_of(variables))
+    monkeypatch.setattr(processes, "process_table", lambda zombies=False: next_of(tables))
+    monkeypatch.setattr(processes, "UNSURE", 60.0)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    calls = CallProcesses(7, "run-1")
+    calls.look({1: Begun(4.0, "./charge.sh")}, over=1)
+    assert calls.alive(1) == (9,)
+
+
+def test_what_stays_unknown_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An orphan without variables may be anybody's."""
+    monkeypatch.setattr(processes, "_command", {7: "agent", 9: "sleep 60"}.get)
+    monkeypatch.setattr(processes, "_variables", lambda pid: b"")
+    monkeypatch.setattr(processes, "process_table", lambda zombies=False: LEFT)
+    calls = CallProcesses(7, "run-1")
+    calls.look({1: Begun(4.0, "./charge.sh")}, over=1)
+    assert not calls.begun(1)
+
+
+def test_a_child_of_what_ended_meanwhile_is_in_the_table_with_the_parent_that_it_has_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    init, before, now = (Running((n, n), parent, n, "x") for n, parent in ((1, 0), (6, 5), (6, 1)))
+    reads: dict[int, list[Running | None]] = {5: [None], 6: [before, now], 1: [init]}
+    listed = [[1, 5], [1, 5, 6]]
+    monkeypatch.setattr(psutil, "pids", lambda: listed.pop(0))
+    monkeypatch.setattr(processes, "_read_process", lambda pid: reads[pid].pop(0))
+    assert processes.process_table() == {1: init, 6: now}
