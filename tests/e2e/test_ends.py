@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import string
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from tests.tiers import KINDS, deep, once
 from wal_agent.agents.base import ACT_BEGINS
 from wal_agent.recovery.report import name_calls
 from wal_agent.rehearsal.model import Call, HistoryText, Turn
+from wal_agent.supervise.gate import HOLD
 from wal_agent.wording import messages
 
 CHARGE = "echo charged >> side; sleep 600; echo over >> side"
@@ -104,6 +106,30 @@ def test_what_an_agent_leaves_running_is_open_until_it_ends(scene: Scene, comman
         last.set()
     ended = until(lambda: _with(scene, "end"), "it has ended")
     assert [r["how"] for r in ended if r["type"] == "end"] == ["done"]
+    last.set()
+    assert run.wait() == 0, run.stderr()
+
+
+FORKS = "(until test -e half; do sleep 0.1; done; setsid sh -c '{goes_on}' &) > /dev/null 2>&1 &"
+
+
+@pytest.mark.parametrize(
+    "scene", once(["claude", "copilot", "gemini", "kimi", "opencode", "pi", "qwen"], "gemini"), indirect=True
+)
+def test_what_is_left_running_may_leave_something_itself(scene: Scene) -> None:
+    """The first process ends, and the second has neither its session nor a parent: the call was done."""
+    machine = scene.machine("vm")
+    scene.script(Turn(calls=[machine.rehearsal.shell(FORKS.format(goes_on=GOES_ON))]), Turn(text="Done."))
+    last = scene.hold_turn(1)
+    run = machine.run(*machine.rehearsal.args("please do the work"))
+    until(lambda: _with(scene, "runs_on"), "it runs on")
+    (scene.workspace / "half").touch()
+    until(lambda: scene.side() == ["paid"], "the second one has begun")
+    seen = time.time()
+    until(lambda: scene.lease().time > seen + 2 * HOLD, "it is long enough that the first one is gone")
+    assert _ends(scene) == [("intent", 1), ("runs_on", 1)]
+    (scene.workspace / "go").touch()
+    until(lambda: _with(scene, "end"), "it has ended")
     last.set()
     assert run.wait() == 0, run.stderr()
 

@@ -713,7 +713,8 @@ class Gate:
         """Log what a report makes of a call that runs no more, as far as the agent is concerned. `end`: that of a
         completed call; `why`: why it was cut."""
         if not running.nested and self.processes is not None and running.shell and running.changes:
-            self.processes.look({**self._shells(), running.call: begun_shell(running)}, running.call)
+            shells = {**self._shells(), running.call: begun_shell(running)}
+            self.processes.look(shells, self._left_running(), running.call)
         seen = self._seen(running)
         outcome = outcome_of(status, clean, seen)
         if running.shell and not running.nested and outcome == "refused":
@@ -772,6 +773,11 @@ class Gate:
         with self._lock:
             running = [r for r in self._calls.running.values() if r.shell and not r.nested]
         return {r.call: begun_shell(r) for r in running}
+
+    def _left_running(self) -> dict[int, Begun]:
+        """The calls of which only what they left running is not over; the agent's tasks it ends itself."""
+        with self._lock:
+            return {each.call.call: begun_shell(each.call) for each in self._background.values() if not each.task}
 
     def _leave_open(self, running: RunningCall, held: Cut | RunsOn, settled: Sequence[End] = ()) -> Ticket:
         """The call is open, whatever the agent says of it: from now on an equal one is refused (I8)."""
@@ -849,7 +855,7 @@ class Gate:
         if self.processes is None:
             return
         shells = self._shells()
-        self.processes.look(shells)
+        self.processes.look(shells, self._left_running())
         for each in background:
             call = each.call.call
             ours = not each.task and self.processes.begun(call)  # else only the agent's word ends it

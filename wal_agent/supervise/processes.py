@@ -324,32 +324,36 @@ class CallProcesses:
         self._sessions: dict[int, tuple[int, ...]] = {}  # calls of a shell, by its number: orphans keep its session
         self._shown: set[int] = set()  # calls whose command a shell was given
 
-    def look(self, calls: Mapping[int, Begun], over: int = 0) -> None:
-        """Note what the running `calls` have started so far. `over`: the one of them that has ended, as the agent says;
-        then nothing of it may be missed: what executes its program just now and has no words yet, or the child of what
-        has ended since."""
+    def look(self, calls: Mapping[int, Begun], left: Mapping[int, Begun] | None = None, over: int = 0) -> None:
+        """Note what the running `calls` have started so far. `left`: calls that are over but for what they left
+        running; an orphan may be theirs too. `over`: the one of `calls` that has ended, as the agent says; then nothing
+        of it may be missed: what executes its program just now and has no words yet, or the child of what has ended
+        since."""
         until = time.monotonic() + UNSURE
-        while not self._look_once(calls, over) and over and time.monotonic() < until:
+        while not self._look_once(calls, left or {}, over) and over and time.monotonic() < until:
             time.sleep(UNSURE / 50)
 
-    def _look_once(self, calls: Mapping[int, Begun], over: int) -> bool:
+    def _look_once(self, calls: Mapping[int, Begun], left: Mapping[int, Begun], over: int) -> bool:
         """Return whether nothing of `over` can be missing."""
-        table = process_table() if calls else {}
-        sure = self._note(calls, table)
+        table = process_table() if calls or left else {}
+        sure = self._note(calls, left, table)
         with self._lock:
             lived = self._of.get(over, {}).keys() & {p.id for p in table.values()}
         return sure and not (lived and lived - {p.id for p in process_table().values()})
 
-    def _note(self, calls: Mapping[int, Begun], table: Mapping[int, Running]) -> bool:
+    def _note(self, calls: Mapping[int, Begun], left: Mapping[int, Begun], table: Mapping[int, Running]) -> bool:
         """Return whether each process could be read."""
         sure = True
         with self._lock:
             others = {each for call, known in self._of.items() if call not in calls for each in known}
         words: dict[Born, str] = {}
-        own = _command(self._agent) if calls else ""
+        own = _command(self._agent) if table else ""
         for process in table.values():
             able = [call for call, begun in calls.items() if process.id[1] >= begun.since * TICK - EARLY]
-            if not able or (way := self._way_up(process, table, own)) is None or any(p.id in others for p in way):
+            late = [call for call, begun in left.items() if process.id[1] >= begun.since * TICK - EARLY]
+            if not (able or late) or (way := self._way_up(process, table, own)) is None:
+                continue
+            if any(p.id in others for p in way):
                 continue
             if not way:
                 sure = False
@@ -359,8 +363,8 @@ class CallProcesses:
             )
             if way[-1].parent != self._agent:
                 shell = None
-                able = [call for call in self._sessions.get(process.session, able) if call in able]
-            elif shell is None:
+                able = [call for call in self._sessions.get(process.session, able + late) if call in able + late]
+            elif shell is None or not able:
                 continue  # the agent's own helper
             else:
                 text = words.setdefault(shell.id, " ".join(_command(shell.pid).split()))

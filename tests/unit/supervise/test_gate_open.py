@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.unit.supervise.crew import Post, ended, starting
 from wal_agent.agents.base import Allow, Deny, Status
 from wal_agent.calls.call import ReadCall
 from wal_agent.records import Cut, End, EndSource, RunsOn
+from wal_agent.supervise import processes
 from wal_agent.supervise.gate import CUT, HOLD, RUNS_ON
 from wal_agent.wal.lease import final_lease_state
 from wal_agent.wording.messages import LOST, RUNS_NOW, WAS_CUT
@@ -231,7 +233,7 @@ class Table:
     lives = began = sees = True
     reaped = 0
 
-    def look(self, began: object, over: int = 0) -> None: ...
+    def look(self, calls: object, left: object = None, over: int = 0) -> None: ...
 
     def tree(self) -> int:
         return self.reaped
@@ -413,7 +415,7 @@ for call, line in enumerate(sys.argv[1:], 1):
     boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     print(line, file=agent.stdin, flush=True)
     assert agent.stdout.readline() == "over\\n"
-    known.look({call: processes.Begun(boot, line)}, call)
+    known.look({call: processes.Begun(boot, line)}, over=call)
     alive = known.alive(call)
     for pid in alive:
         os.kill(pid, signal.SIGKILL)
@@ -430,6 +432,42 @@ def test_what_a_call_leaves_running_is_seen_and_its_end_too() -> None:
     lines = ["true", "sleep 60 >/dev/null &", "(setsid sleep 60 >/dev/null &)", "sleep 60 >/dev/null & sleep 0.1"]
     printed = subprocess.run([sys.executable, "-c", SUPERVISOR, *lines], capture_output=True, text=True, check=True)
     assert json.loads(printed.stdout) == [[False, False], [True, True], [True, True], [True, True]]
+
+
+LATER = """
+import json, os, signal, subprocess, sys, time
+from wal_agent.supervise import processes
+processes.become_subreaper()
+words = "import subprocess, sys\\nfor line in sys.stdin: subprocess.run(['bash', '-c', line]); print('over')"
+agent = subprocess.Popen([sys.executable, "-uc", words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                         env={**os.environ, processes.MARKER: "r1"})
+known, left = processes.CallProcesses(agent.pid, "r1"), {}
+for call, line in enumerate(sys.argv[1:], 1):
+    begun = processes.Begun(time.clock_gettime(time.CLOCK_BOOTTIME), line)
+    print(line, file=agent.stdin, flush=True)
+    assert agent.stdout.readline() == "over\\n"
+    known.look({call: begun}, left, over=call)
+    left = {1: left.get(1, begun)}
+shells = known.alive(1)
+open("go", "w").close()
+while {*shells} & processes.process_table().keys():
+    time.sleep(0.01)
+known.look({}, left)
+found = known.alive(1)
+print(json.dumps([bool(shells), len(found), len(known.alive(2))]))
+for pid in found:
+    os.kill(pid, signal.SIGKILL)
+agent.kill()
+"""
+
+
+def test_what_is_left_running_may_leave_something_itself(tmp_path: Path) -> None:
+    """I8: the second process has neither the session nor a living parent of the call, and was nobody's."""
+    leaves = "(until test -e go; do sleep 0.05; done; setsid sleep 60 &) > /dev/null 2>&1 &"
+    argv = [sys.executable, "-c", LATER, leaves, "true"]
+    env = {**os.environ, "PYTHONPATH": str(Path(processes.__file__).parents[2])}
+    printed = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path, env=env)
+    assert json.loads(printed.stdout) == [True, 1, 0]
 
 
 RUNNING = """
