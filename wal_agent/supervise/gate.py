@@ -712,10 +712,11 @@ class Gate:
     ) -> Ticket | None:
         """Log what a report makes of a call that runs no more, as far as the agent is concerned. `end`: that of a
         completed call; `why`: why it was cut."""
+        tree = self._tree(running)  # now: the agent goes on meanwhile
         if not running.nested and self.processes is not None and running.shell and running.changes:
             shells = {**self._shells(), running.call: begun_shell(running)}
             self.processes.look(shells, self._left_running(), running.call)
-        seen = self._seen(running)
+        seen = self._seen(running, tree)
         outcome = outcome_of(status, clean, seen)
         if running.shell and not running.nested and outcome == "refused":
             self._forbidden = self._forbidden or show_call(running.read)
@@ -758,13 +759,18 @@ class Gate:
 
         return serves(find_runs(running.read, str(self._workspace), self._rules()))
 
-    def _seen(self, running: RunningCall) -> Seen:
+    def _tree(self, running: RunningCall) -> Tree | None:
+        """What is below the agent, where a person was asked about the call."""
+        known = self.processes if self._approving.get(running.call) is not None else None
+        return known.tree() if known is not None else None
+
+    def _seen(self, running: RunningCall, tree: Tree | None) -> Seen:
         known = self.processes if running.shell and not running.nested else None
         begun = known is not None and known.begun(running.call)
         alive = known is not None and bool(known.alive(running.call, self._shells()))
         asked = running.call in self._approving
         before = self._approving.get(running.call)
-        untouched = known is not None and before is not None and not begun and known.tree() == before
+        untouched = known is not None and before is not None and not begun and tree == before
         left = self._ends_background and running.shell and running.changes and not alive and self._left(running)
         return Seen(running.cls, self.stopping, asked, begun, alive, untouched, left)
 

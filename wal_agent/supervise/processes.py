@@ -329,20 +329,24 @@ class CallProcesses:
         running; an orphan may be theirs too. `over`: the one of `calls` that has ended, as the agent says; then nothing
         of it may be missed: what executes its program just now and has no words yet, or the child of what has ended
         since."""
-        until = time.monotonic() + UNSURE
-        while not self._look_once(calls, left or {}, over) and over and time.monotonic() < until:
+        until, again = time.monotonic() + UNSURE, False
+        while not self._look_once(calls, left or {}, over, again) and over and time.monotonic() < until:
+            again = True
             time.sleep(UNSURE / 50)
 
-    def _look_once(self, calls: Mapping[int, Begun], left: Mapping[int, Begun], over: int) -> bool:
-        """Return whether nothing of `over` can be missing."""
+    def _look_once(self, calls: Mapping[int, Begun], left: Mapping[int, Begun], over: int, again: bool) -> bool:
+        """Return whether nothing of `over` can be missing. `again`: only an orphan was missed; a child that the agent
+        has by now is not of a call that is over."""
         table = process_table() if calls or left else {}
-        sure = self._note(calls, left, table)
+        sure = self._note(calls, left, table, again)
         with self._lock:
             lived = self._of.get(over, {}).keys() & {p.id for p in table.values()}
         return sure and not (lived and lived - {p.id for p in process_table().values()})
 
-    def _note(self, calls: Mapping[int, Begun], left: Mapping[int, Begun], table: Mapping[int, Running]) -> bool:
-        """Return whether each process could be read."""
+    def _note(
+        self, calls: Mapping[int, Begun], left: Mapping[int, Begun], table: Mapping[int, Running], orphans: bool
+    ) -> bool:
+        """Return whether each orphan could be read."""
         sure = True
         with self._lock:
             others = {each for call, known in self._of.items() if call not in calls for each in known}
@@ -364,7 +368,7 @@ class CallProcesses:
             if way[-1].parent != self._agent:
                 shell = None
                 able = [call for call in self._sessions.get(process.session, able + late) if call in able + late]
-            elif shell is None or not able:
+            elif shell is None or not able or orphans:
                 continue  # the agent's own helper
             else:
                 text = words.setdefault(shell.id, " ".join(_command(shell.pid).split()))
@@ -428,8 +432,8 @@ class CallProcesses:
         return tree.ended or any(self._may_be_hook(_command(pid), own) for pid in young)
 
     def _way_up(self, process: Running, table: Mapping[int, Running], own: str) -> list[Running] | None:
-        """The process and those above it, up to a child of the agent, or to an orphan. None: it is no tool's; empty:
-        that cannot be read now. `own`: the agent's words."""
+        """The process and those above it, up to a child of the agent, or to an orphan. None: it is no tool's; empty: an
+        orphan that cannot be read now. `own`: the agent's words."""
         way = [process]
         while (at := way[-1]).parent not in (self._agent, os.getpid()):
             if at.pid in (1, self._agent) or (parent := table.get(at.parent)) is None:
@@ -438,10 +442,11 @@ class CallProcesses:
         if at.pid == self._agent:
             return None
         words = [_command(pid) for pid in {at.pid, process.pid}]
-        if at.parent == os.getpid() and not (marked := self._is_marked(at.pid)):
-            return None if marked is False else []
-        if "" in words:
-            return []
+        if at.parent == os.getpid():
+            if (marked := self._is_marked(at.pid)) is False:
+                return None
+            if marked is None or "" in words:
+                return []
         return None if any(self._may_be_hook(each, own) for each in words) else way
 
     def _may_be_hook(self, words: str, own: str) -> bool:

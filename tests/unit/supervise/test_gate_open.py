@@ -280,7 +280,7 @@ def test_what_a_call_left_behind_was_cut_off_where_its_agent_ends_it_and_nothing
     table.lives = lives
     post.gate.processes = table  # type: ignore[assignment]
     post.gate._ends_background = ends
-    assert running is not None and post.gate._seen(running).left is left
+    assert running is not None and post.gate._seen(running, None).left is left
 
 
 def test_processes_are_those_of_the_agents_own_shells(post: Post) -> None:
