@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from wal_agent.agents.hook_line import is_hook_line
-from wal_agent.supervise.ancestry import Process, read_process
+from wal_agent.supervise.ancestry import Process, ancestry_of, read_process
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import HookCaller
@@ -95,22 +95,6 @@ def _without_line(chain: Sequence[Process], how: HookCaller, own: bool, known: K
     return Caller("stranger")
 
 
-def is_waited_for(
-    chain: Sequence[Process], speaker: Process | None, read: Callable[[int], Process | None] = read_process
-) -> bool:
-    """Whether the agent's process still waits for the answer to its hook: all of `chain` live, the peer, its line and
-    the `speaker`, each still the next one's child. Of a process that ends, the words go before its pipes are closed."""
-    for was in chain:
-        now = read(was.pid)
-        if now is None or not now.is_(was) or not now.argv:
-            return False
-        if was.is_(speaker):
-            return True
-        if now.parent != was.parent:
-            return False
-    return False
-
-
 def peer_of(connection: socket.socket) -> tuple[int, int]:
     """The pid and the uid at the other end, as of its `connect`; pid 0 where the kernel does not name it."""
     if sys.platform == "linux":
@@ -152,14 +136,19 @@ class Callers:
             yield began
 
     def is_left(self, chain: Sequence[Process], speaker: Process | None) -> bool:
-        """Whether the hook's agent is seen to have ended, or to have ended the hook. An agent that ends a hook may
-        close its pipe first, so there is a moment for it."""
+        """Whether nobody waits for this hook's answer: its agent has ended, or has ended the hook. An agent that ends a
+        hook may close its pipe first, so there is a moment for it."""
         until = time.monotonic() + ENDING
-        while is_waited_for(chain, speaker, self._read):
+        while chain and self._is_below(chain[0], speaker):
             if time.monotonic() > until:
                 return False
             time.sleep(ENDING / 50)
         return bool(chain)
+
+    def _is_below(self, peer: Process, speaker: Process | None) -> bool:
+        """Whether the peer still descends from the agent's process. One that ends loses its words before its pipes."""
+        above = ancestry_of(peer.pid, self._known.supervisor).processes
+        return peer.is_(next(iter(above), None)) and any(p.is_(speaker) and p.argv for p in above)
 
     def identify(self, chain: Sequence[Process], agent: str) -> Caller:
         """`agent`: which one the caller says that it is."""

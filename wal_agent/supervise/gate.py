@@ -760,8 +760,8 @@ class Gate:
         return serves(find_runs(running.read, str(self._workspace), self._rules()))
 
     def _tree(self, running: RunningCall) -> Tree | None:
-        """What is below the agent, where a person was asked about the call."""
-        known = self.processes if self._approving.get(running.call) is not None else None
+        """What is below the agent, where a person was asked about a shell call."""
+        known = self.processes if running.shell and self._approving.get(running.call) is not None else None
         return known.tree() if known is not None else None
 
     def _seen(self, running: RunningCall, tree: Tree | None) -> Seen:

@@ -53,7 +53,7 @@ KILLED = 5.0  # seconds in which what was killed is gone, unless the kernel hold
 ROUNDS = 5  # in which a run is ended: what was young then may have made more
 ENDING = ROUNDS * (GRACE + KILLED)  # seconds that `end_run` takes at most
 _PR_SET_CHILD_SUBREAPER = 36
-UNSURE = 0.25  # seconds in which what cannot be told of a process is read again
+UNSURE = 0.25  # seconds for which an orphan without words or variables is read again
 EARLY = 2  # ticks that a process may seem older than the call that started it: both are rounded
 _SPARED: set[psutil.Process] = set()  # by number and time of birth
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "busybox"))
@@ -353,8 +353,10 @@ class CallProcesses:
         words: dict[Born, str] = {}
         own = _command(self._agent) if table else ""
         for process in table.values():
-            able = [call for call, begun in calls.items() if process.id[1] >= begun.since * TICK - EARLY]
-            late = [call for call, begun in left.items() if process.id[1] >= begun.since * TICK - EARLY]
+            able, late = (
+                [call for call, begun in each.items() if process.id[1] >= begun.since * TICK - EARLY]
+                for each in (calls, left)
+            )
             if not (able or late) or (way := self._way_up(process, table, own)) is None:
                 continue
             if any(p.id in others for p in way):
@@ -460,7 +462,7 @@ class CallProcesses:
         return agent is not None and process.session != agent.session
 
     def _is_marked(self, pid: int) -> bool | None:
-        """None: it executes its program just now, so that it has neither words nor variables."""
+        """None: it has no variables now."""
         variables = _variables(pid)
         return f"{MARKER}={self._run}".encode() in variables.split(b"\0") if variables else None
 
@@ -483,6 +485,7 @@ def _command(pid: int) -> str:
 
 
 def _variables(pid: int) -> bytes:
+    """None yet while it executes its program, and none any more once it has ended."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except PermissionError:  # another user's

@@ -462,7 +462,7 @@ agent.kill()
 
 
 def test_what_is_left_running_may_leave_something_itself(tmp_path: Path) -> None:
-    """I8: the second process has neither the session nor a living parent of the call, and was nobody's."""
+    """I8: the second process has a session of its own and no parent, so it was counted for no call."""
     leaves = "(until test -e go; do sleep 0.05; done; setsid sleep 60 &) > /dev/null 2>&1 &"
     argv = [sys.executable, "-c", LATER, leaves, "true"]
     env = {**os.environ, "PYTHONPATH": str(Path(processes.__file__).parents[2])}
